@@ -1,0 +1,1 @@
+"""decodegate: may this upgrade of an LLM inference host go in?"""

@@ -1,0 +1,127 @@
+"""What is measured (Metric) and what came out (Replicate, Measurement): plain data, checked once."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from .errors import BadInput
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+Better = Literal["lower", "higher"]
+Kind = Literal["kernel", "collective", "serving", "cpu"]
+Level = Literal["process", "gang", "window", "server"]
+
+UNITS: Mapping[str, Better] = {"s": "lower", "tok/s": "higher", "B/s": "higher"}
+"""Units a metric may have, and which way is better in each."""
+
+DEFAULT_TOLERANCE: Mapping[Kind, float] = {
+    "kernel": 0.02,
+    "collective": 0.05,
+    "serving": 0.03,
+    "cpu": 0.30,
+}
+"""Tolerance band by kind of metric, as a fraction. "cpu" is the stand-in without a GPU, on shared cores."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.=,/\[\]-]*")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+def parse_tolerance(text: str, where: str) -> float:
+    """Read a band such as "3%" or "2.5 %" as a fraction; `where` names its source in the error."""
+    match = _PERCENT.fullmatch(text.strip())
+    value = float(match[1]) / 100 if match else 0.0
+    if not 0 < value < 1:
+        raise BadInput(f"{where}: tolerance {text!r} is not a percentage between 0 and 100; write for example '3%'")
+
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One gated quantity.
+
+    name: stable id that joins a run to its baseline, for example "marlin_moe[m=8]".
+    unit: one of UNITS; values are in this unit, never scaled.
+    kind: the noise class; metrics of one kind share their pooled variance and default band.
+    tolerance: change for the worse that is accepted, as a fraction (0.02 is 2 %).
+    contract: how the time was taken (clock, eager or graph, cold or warm, formula id); part of the identity.
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    tolerance: float
+    contract: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInput(f"metric name {self.name!r}: use lower-case letters, digits and _ . = , / [ ] - only")
+        if self.unit not in UNITS:
+            raise BadInput(f"metric {self.name!r}: unknown unit {self.unit!r}; known units are {', '.join(UNITS)}")
+        if self.kind not in DEFAULT_TOLERANCE:
+            raise BadInput(
+                f"metric {self.name!r}: unknown kind {self.kind!r}; use one of {', '.join(DEFAULT_TOLERANCE)}"
+            )
+        if not 0 < self.tolerance < 1:
+            raise BadInput(f"metric {self.name!r}: tolerance {self.tolerance!r} is not a fraction between 0 and 1")
+
+    @classmethod
+    def of(cls, name: str, kind: Kind, *, unit: str = "s", tolerance: float | None = None) -> Metric:
+        """A metric with its kind's default band unless `tolerance` is given; the contract comes with the workload."""
+        band = DEFAULT_TOLERANCE.get(kind, 0.0) if tolerance is None else tolerance
+        return cls(name, unit, kind, band)
+
+    @property
+    def better(self) -> Better:
+        """Which way is better: "lower" for times, "higher" for rates."""
+        return UNITS[self.unit]
+
+    @property
+    def identity(self) -> dict[str, Json]:
+        """What must stay the same under one name: unit, kind and every field of the contract, flat."""
+        contract = {f"contract.{name}": value for name, value in self.contract.items()}
+        return {"unit": self.unit, "kind": self.kind, **contract}
+
+    def seconds(self, value: float) -> float:
+        """`value` as seconds per unit, lower is better: what pytest-benchmark and its readers expect."""
+        return value if self.better == "lower" else 1 / value
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """What one fresh process (or gang, or server window) measured: samples in the metric's unit, in order."""
+
+    samples: tuple[float, ...]
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.samples:
+            raise BadInput("a replicate without samples measured nothing")
+        for index, sample in enumerate(self.samples):
+            if not (math.isfinite(sample) and sample > 0):
+                raise BadInput(f"sample {index} is {sample!r}; samples are finite and above zero")
+
+    @property
+    def value(self) -> float:
+        """The process value: the median of the samples, in the metric's unit."""
+        return statistics.median(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One metric measured in this run: its replicates, what a replicate was, and what else was seen."""
+
+    metric: Metric
+    replicates: tuple[Replicate, ...]
+    level: Level
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Process values, one per replicate, in the metric's unit."""
+        return tuple(replicate.value for replicate in self.replicates)
