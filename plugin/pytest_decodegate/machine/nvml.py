@@ -1,0 +1,183 @@
+"""The only door to NVML: opened late, patient with what a GPU does not support."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from ..errors import DecodegateError
+
+MIB: Final = 1024 * 1024
+
+REASONS: Final[Mapping[int, str]] = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons by name (nvml.h, nvmlClocksEventReason*)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at one GPU; None is a sensor that this GPU does not have."""
+
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    reasons: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds a compute context on a GPU; its memory is None where NVML may not see it."""
+
+    pid: int
+    name: str
+    memory_mib: int | None
+
+    def __str__(self) -> str:
+        memory = "an unknown amount of memory" if self.memory_mib is None else f"{self.memory_mib} MiB"
+        return f"pid {self.pid} ({self.name}, {memory})"
+
+
+class Sensor(Protocol):
+    """What the watch asks of a GPU, by UUID. The clock and the device behind it can be faked."""
+
+    def sample(self, uuid: str) -> Sample:
+        """Clocks, temperature, power and the reasons that limit the clocks, now."""
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        """Compute processes on the GPU, by pid."""
+
+    def used_mib(self, uuid: str) -> int:
+        """Memory in use on the GPU, in MiB, by any process."""
+
+
+def open_nvml(nvml: Any = None) -> tuple[Any, str]:
+    """The initialised binding and "", or None and the reason why this machine has none; `nvml` may be a double.
+
+    NVML stays open until the process ends: without persistence mode the driver would otherwise be torn down and
+    set up again around every query, which takes seconds and resets clocks.
+    """
+    try:
+        nvml = nvml or importlib.import_module("pynvml")
+    except ImportError:
+        return None, "the Python package nvidia-ml-py is not installed"
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return None, f"no NVIDIA driver answers (NVML: {error})"
+
+    return nvml, ""
+
+
+class Query:
+    """Asks about one device. What the device or the driver does not support is None; other errors go to `problems`."""
+
+    def __init__(self, nvml: Any, handle: Any, label: str, problems: list[str]) -> None:
+        self._nvml, self._handle, self._label, self._problems = nvml, handle, label, problems
+
+    def __call__(self, function: str, *arguments: Any) -> Any:
+        """The answer of `nvml.<function>(handle, *arguments)`, or None."""
+        try:
+            return getattr(self._nvml, function)(self._handle, *arguments)
+        except self._nvml.NVMLError as error:
+            if error.value not in self._unsupported():
+                self._problems.append(f"{self._label}: {function}: {error}")
+        except AttributeError:
+            # An older nvidia-ml-py does not know the function; the same as an older driver.
+            pass
+
+        return None
+
+    def _unsupported(self) -> set[int]:
+        nvml = self._nvml
+        return {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_DEPRECATED}
+
+
+class NvmlSensor:
+    """The real sensor. Errors other than "not supported" are kept in `problems`, once each."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._handles: dict[str, Any] = {}
+        self._problems: list[str] = []
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What NVML refused to say, in the order seen."""
+        return tuple(dict.fromkeys(self._problems))
+
+    def sample(self, uuid: str) -> Sample:
+        """Clocks in MHz, temperature in degrees Celsius, power in watts."""
+        nvml, ask = self._nvml, self._query(uuid)
+        bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            # Its name before driver 535 and nvidia-ml-py 12.535.
+            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        milliwatts = ask("nvmlDeviceGetPowerUsage")
+
+        return Sample(
+            sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            reasons=frozenset(name for bit, name in REASONS.items() if (bits or 0) & bit),
+        )
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        """Compute processes by pid; a name that NVML will not tell is read from /proc."""
+        found = self._query(uuid)("nvmlDeviceGetComputeRunningProcesses") or []
+        return tuple(
+            Process(each.pid, self._name(each.pid), _mib(each.usedGpuMemory))
+            for each in sorted(found, key=lambda process: int(process.pid))
+        )
+
+    def used_mib(self, uuid: str) -> int:
+        """Memory in use in MiB; 0 where NVML does not tell, so that a wait for it ends."""
+        memory = self._query(uuid)("nvmlDeviceGetMemoryInfo")
+        return _mib(memory.used) or 0 if memory else 0
+
+    def _query(self, uuid: str) -> Query:
+        try:
+            handle = self._handles.get(uuid) or self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nvml.NVMLError as error:
+            raise DecodegateError(f"GPU {uuid} is not there for NVML ({error}); see what `nvidia-smi` says") from error
+
+        self._handles[uuid] = handle
+        return Query(self._nvml, handle, uuid, self._problems)
+
+    def _name(self, pid: int) -> str:
+        return process_name(pid, ask=self._nvml.nvmlSystemGetProcessName, refused=self._nvml.NVMLError)
+
+
+def process_name(pid: int, ask: Callable[[int], str], refused: type[Exception]) -> str:
+    """The program name of `pid` without its folder, from `ask`, else from /proc, else "unknown"."""
+    try:
+        return Path(str(ask(pid))).name
+    except refused:
+        pass
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _mib(size_bytes: int | None) -> int | None:
+    return None if size_bytes is None else size_bytes // MIB
+
+
+def open_sensor(nvml: Any = None) -> NvmlSensor | None:
+    """The sensor of this machine, or None without NVML; `nvml` may be a double."""
+    binding, _ = open_nvml(nvml)
+    return None if binding is None else NvmlSensor(binding)

