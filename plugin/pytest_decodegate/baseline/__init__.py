@@ -1,0 +1,1 @@
+"""Stored JSON baselines: what they hold, and how they are found, written and refused."""

@@ -1,0 +1,117 @@
+"""`dumps` writes a baseline as a file that pytest-benchmark and the readers of its JSON understand.
+
+The promise: `stats` is in seconds per unit, so that a slowdown is a slowdown for every reader, and all fields are
+pytest-benchmark's own, computed by its own class. Native units and processes lie in `extra_info`, which the gate reads.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+
+from ..errors import BadInput
+from ..metric import Json, Replicate
+from .schema import SCHEMA, Baseline, Session, StoredMetric
+
+
+def dumps(baseline: Baseline) -> bytes:
+    """The file of `baseline`, strict JSON in UTF-8; raises BadInput where a fact or setting is no JSON value.
+
+    `commit_info` describes the repository around the current directory, or says "unversioned".
+    """
+    import pytest_benchmark
+    from pytest_benchmark.utils import get_commit_info
+
+    document = {
+        "machine_info": _machine_info(baseline),
+        "commit_info": get_commit_info(),
+        "benchmarks": [_benchmark(stored) for stored in baseline.metrics.values()],
+        "datetime": _newest(baseline),
+        "version": pytest_benchmark.__version__,
+        "decodegate": {
+            "schema": SCHEMA,
+            "machine_class": baseline.machine_class,
+            "label": baseline.label,
+            "provenance": baseline.provenance.to_json(),
+        },
+    }
+    try:
+        return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{baseline.path}: something to record is no JSON value: {error}") from error
+
+
+def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
+    """What stays the same from run to run: readers compare all of it, and warn at every difference."""
+    machine = baseline.provenance.machine
+    return {
+        "node": baseline.machine_class,
+        "processor": platform.processor(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "python_implementation": platform.python_implementation(),
+        "python_version": platform.python_version(),
+        "cpu": {"brand_raw": machine.get("cpu", "unknown")},
+        "gpus": machine.get("gpus", []),
+    }
+
+
+def _newest(baseline: Baseline) -> str:
+    recorded = [session.recorded for stored in baseline.metrics.values() for session in stored.sessions]
+    return max(recorded, default="1970-01-01T00:00:00+00:00")
+
+
+def _benchmark(stored: StoredMetric) -> Mapping[str, object]:
+    metric = stored.metric
+    return {
+        "group": metric.kind,
+        "name": metric.name,
+        # Readers join files by fullname: a node id would change with every rename of a test.
+        "fullname": metric.name,
+        "params": None,
+        "param": None,
+        "extra_info": {
+            "unit": metric.unit,
+            "better": metric.better,
+            "kind": metric.kind,
+            "tolerance": metric.tolerance,
+            "contract": dict(metric.contract),
+            "sessions": [_session(session) for session in stored.sessions],
+        },
+        "options": {
+            "disable_gc": False,
+            "timer": str(metric.contract.get("clock", "unknown")),
+            "min_rounds": 1,
+            "max_time": 0.0,
+            "min_time": 0.0,
+            "precision": None,
+            "confidence": None,
+            "warmup": False,
+        },
+        "stats": _stats(stored.data),
+    }
+
+
+def _session(session: Session) -> Mapping[str, Json]:
+    return {
+        "id": session.id,
+        "recorded": session.recorded,
+        "level": session.level,
+        "telemetry": dict(session.telemetry),
+        "replicates": [_replicate(replicate) for replicate in session.replicates],
+    }
+
+
+def _replicate(replicate: Replicate) -> Json:
+    return {"value": replicate.value, "samples": list(replicate.samples), "facts": dict(replicate.facts)}
+
+
+def _stats(data: list[float]) -> Mapping[str, object]:
+    from pytest_benchmark.stats import Stats
+
+    stats = Stats()
+    for seconds in data:
+        stats.update(seconds)
+
+    return {**stats.as_dict(), "data": data, "iterations": 1}

@@ -1,0 +1,88 @@
+"""The text of a judgement: what moved, how much, how sure, against which file, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..metric import Level
+from .quantity import format_band, format_percent, format_value
+from .verdict import Judgement, Verdict
+
+_REPLICATE: Mapping[Level, str] = {
+    "process": "fresh processes",
+    "gang": "fresh gangs",
+    "window": "windows of one server",
+    "server": "fresh servers",
+}
+
+
+def explain(judgement: Judgement) -> str:
+    """Several short lines for a terminal or a log: no colour, no traceback, the first line is a summary."""
+    name = judgement.metric.name
+    return "\n  ".join([f"{name}: {judgement.verdict}: {headline(judgement)}", *_details(judgement)])
+
+
+def headline(judgement: Judgement) -> str:
+    """The finding in one line, without the name and the verdict."""
+    band = format_band(judgement.metric.tolerance)
+    measured = _value(judgement, judgement.measured)
+    match judgement.verdict:
+        case Verdict.PASS:
+            return f"{_change(judgement)} stays inside the band of {band}"
+        case Verdict.IMPROVED:
+            return f"better by more than {band}: {_change(judgement)}"
+        case Verdict.REGRESSED:
+            return f"worse by more than the band of {band}: {_change(judgement)}"
+        case Verdict.INCONCLUSIVE:
+            return f"{_change(judgement)} neither shows a stay inside the band of {band} nor a regression"
+        case Verdict.NO_BASELINE:
+            return f"measured {measured}, with nothing to compare it with"
+        case Verdict.CONFOUNDED:
+            return f"measured {measured}, but more than the declared change differs from the baseline"
+        case Verdict.INVALID:
+            return f"measured {measured}, but the measurement broke a rule and is not judged"
+        case Verdict.WRONG_RESULT:
+            return "the numbers are wrong, so the speed was not looked at"
+
+
+def _change(judgement: Judgement) -> str:
+    change, lo, hi = (_percent(part) for part in (judgement.change, judgement.lo, judgement.hi))
+    return f"{change} [{lo}, {hi}] (+ is worse)"
+
+
+def _percent(fraction: float | None) -> str:
+    return "unknown" if fraction is None else format_percent(fraction)
+
+
+def _value(judgement: Judgement, value: float | None) -> str:
+    return "nothing" if value is None else format_value(value, judgement.metric.unit)
+
+
+def _details(judgement: Judgement) -> Iterator[str]:
+    if judgement.base is not None:
+        values = f"{_value(judgement, judgement.measured)} now, {_value(judgement, judgement.base)} in the baseline"
+        yield f"{values}; {judgement.metric.better} is better"
+    if judgement.confidence is not None:
+        yield from _certainty(judgement, judgement.confidence)
+
+    yield from (f"- {reason}" for reason in judgement.reasons)
+    yield from (f"changed: {change}" for change in judgement.changed)
+    if judgement.baseline is not None:
+        yield f"baseline: {judgement.baseline}"
+
+    yield from (f"next: {line}" for line in judgement.advice)
+
+
+def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
+    sessions = "1 session" if judgement.sessions == 1 else f"{judgement.sessions} sessions"
+    looks = f" (95 % over {judgement.looks} looks)" if judgement.looks > 1 else ""
+    replicates = f"{judgement.replicates} replicates ({_REPLICATE[judgement.level]})"
+    yield f"{100 * confidence:.3g} % interval{looks} from {replicates} against {sessions}"
+    if judgement.level == "window":
+        yield "windows of one server cannot see what a restart of the server would change"
+    if judgement.sessions == 1 and judgement.session_noise is not None:
+        assumed = format_percent(judgement.session_noise, signed=False)
+        yield (
+            "one baseline session cannot show how much sessions differ: "
+            f"{assumed} is assumed for kind {judgement.metric.kind!r} until more are recorded"
+        )

@@ -1,0 +1,41 @@
+"""Numbers as people read them: a value with its unit, a change in percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+_SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "tok/s": ((1.0, "tok/s"),),
+    "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")),
+}
+
+
+def format_value(value: float, unit: str) -> str:
+    """`value` (in one of metric.UNITS) with three significant digits and a prefix that fits: "78.1 us"."""
+    scale, name = next((one for one in _SCALES[unit] if value >= one[0]), _SCALES[unit][-1])
+    return f"{_three_digits(value / scale)} {name}"
+
+
+def format_percent(fraction: float, *, signed: bool = True) -> str:
+    """`fraction` in percent with one decimal, two below one percent: "+5.2 %", "-0.31 %"."""
+    percent = 100 * fraction
+    decimals = 1 if abs(percent) >= 1 else 2
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(percent, decimals) + 0.0:{'+' if signed else ''}.{decimals}f} %"
+
+
+def format_band(tolerance: float) -> str:
+    """A tolerance fraction as people write it: "2 %", "2.5 %"."""
+    return f"{100 * tolerance:g} %"
+
+
+def rounded_up_band(tolerance: float) -> float:
+    """The next tolerance above, in steps of 0.1 %: a band that a user would type."""
+    return math.floor(1000 * tolerance + 1) / 1000
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{decimals}f}"

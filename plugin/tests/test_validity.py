@@ -1,0 +1,55 @@
+"""Measurement rules that samples can break."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_decodegate.gate.validity import broken_rules
+from pytest_decodegate.metric import Kind, Measurement, Metric, Replicate
+
+STEADY = tuple(1e-5 * (1 + 0.001 * (index % 7)) for index in range(60))
+DRIFTING = tuple(1e-5 * (1 + 0.004 * index) for index in range(60))
+
+
+def measured(*samples: tuple[float, ...], kind: Kind = "kernel") -> Measurement:
+    return Measurement(Metric("gemm", "s", kind, 0.02), tuple(map(Replicate, samples)), "process")
+
+
+def test_a_steady_measurement_breaks_nothing() -> None:
+    assert broken_rules(measured(STEADY, STEADY)) == ()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_replicate_is_not_enough(count: int) -> None:
+    (reason,) = broken_rules(measured(*[STEADY] * count))
+
+    assert f"{count} replicate(s)" in reason
+
+
+def test_a_clock_that_stands_still_is_named_with_its_replicate() -> None:
+    (reason,) = broken_rules(measured(STEADY, (1e-5,) * 5))
+
+    assert reason == "replicate 2: all 5 samples are 10.0 us; the clock did not run or is too coarse"
+
+
+def test_a_few_equal_samples_happen() -> None:
+    assert broken_rules(measured(STEADY, (1e-5,) * 4)) == ()
+
+
+@pytest.mark.parametrize("samples", [DRIFTING, DRIFTING[::-1]])
+@pytest.mark.parametrize("kind", ["kernel", "collective"])
+def test_drift_is_seen_in_both_directions(kind: Kind, samples: tuple[float, ...]) -> None:
+    (reason,) = broken_rules(measured(samples, STEADY, kind=kind))
+
+    assert reason.startswith("replicate 1: samples drifted by")
+
+
+def test_a_server_may_drift() -> None:
+    assert broken_rules(measured(DRIFTING, DRIFTING, kind="serving")) == ()
+
+
+def test_drift_needs_enough_samples_to_be_seen() -> None:
+    few = DRIFTING[::3]
+
+    assert len(few) < 30
+    assert broken_rules(measured(few, few)) == ()

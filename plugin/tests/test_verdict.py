@@ -1,0 +1,299 @@
+"""Precedence of the verdicts, and what each of them says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
+from pytest_decodegate.baseline.store import Selection, contrast
+from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
+from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.metric import Level, Measurement, Metric, Replicate
+
+MOE = Metric("marlin_moe[m=8]", "s", "kernel", 0.02, {"clock": "cuda_event", "graph": True})
+TPOT = Metric("decode[c=8]", "tok/s", "serving", 0.03)
+OLD = Provenance({"gpus": [{"name": "H200", "power_limit_w": 700}]}, {"nccl": "2.28.3", "env:NCCL_PROTO": "LL"}, {})
+NEW = replace(OLD, stack={"nccl": "2.28.9", "env:NCCL_PROTO": "LL128"})
+FOLDER = Path("baselines/NVIDIA-H200-x2-NVLink")
+QUIET = (1.0, 1.001, 0.999, 1.002, 0.998)
+NOISY = (1.0, 1.05, 0.95, 1.02, 0.97)
+
+
+def replicates(value: float, factors: Sequence[float] = QUIET) -> tuple[Replicate, ...]:
+    return tuple(Replicate((value * factor, value * factor * 1.0001)) for factor in factors)
+
+
+def measured(metric: Metric, value: float, factors: Sequence[float] = QUIET, level: Level = "gang") -> Measurement:
+    return Measurement(metric, replicates(value, factors), level)
+
+
+def stored(metric: Metric, value: float, sessions: int = 1, level: Level = "gang") -> StoredMetric:
+    recorded = (
+        Session(f"s{number}", "2026-01-01T00:00:00+00:00", level, replicates(value)) for number in range(sessions)
+    )
+    return StoredMetric(metric, tuple(recorded))
+
+
+def selected(*metrics: StoredMetric, new: Provenance = OLD, declared: Sequence[str] = ()) -> Selection:
+    path = FOLDER / "0001_vllm-0.26.0.json"
+    baseline = Baseline(path, "NVIDIA-H200-x2-NVLink", "vllm-0.26.0", OLD, {one.metric.name: one for one in metrics})
+    return contrast(baseline, new, declared)
+
+
+SELECTED = selected(stored(MOE, 78.1e-6))
+
+
+@pytest.mark.parametrize(
+    ("value", "factors", "verdict"),
+    [
+        (78.2e-6, QUIET, Verdict.PASS),
+        (70.0e-6, QUIET, Verdict.IMPROVED),
+        (86.0e-6, QUIET, Verdict.REGRESSED),
+        (79.0e-6, NOISY, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_statistics_decide_when_nothing_stands_against_it(
+    value: float, factors: Sequence[float], verdict: Verdict
+) -> None:
+    judgement = judge(measured(MOE, value, factors), SELECTED)
+
+    assert judgement.verdict == verdict
+    assert judgement.measured == pytest.approx(value, rel=4e-3)
+    assert judgement.base == pytest.approx(78.1e-6, rel=1e-3)
+    assert judgement.change == pytest.approx(value / 78.1e-6 - 1, abs=4e-3)
+    assert judgement.lo is not None
+    assert judgement.hi is not None
+    assert judgement.lo < value / 78.1e-6 - 1 < judgement.hi
+    assert (judgement.replicates, judgement.sessions, judgement.confidence) == (5, 1, 0.95)
+
+
+def test_a_rate_that_falls_is_a_regression() -> None:
+    judgement = judge(measured(TPOT, 75.0), selected(stored(TPOT, 82.4)))
+
+    assert judgement.verdict == Verdict.REGRESSED
+    assert judgement.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
+    assert judgement.base == pytest.approx(82.4, rel=1e-3)
+
+
+def test_each_verdict_gives_way_to_the_one_before_it() -> None:
+    confounded = selected(stored(replace(MOE, unit="B/s"), 1.0), new=NEW)
+    no_metric = selected(stored(TPOT, 80.0), new=NEW)
+    slow = measured(MOE, 1.0)
+
+    assert judge(slow, no_metric, invalid=["throttled"], wrong="rank 0 differs").verdict == Verdict.WRONG_RESULT
+    assert judge(slow, no_metric, invalid=["throttled"]).verdict == Verdict.INVALID
+    assert judge(slow, no_metric).verdict == Verdict.NO_BASELINE
+    assert judge(slow, confounded).verdict == Verdict.CONFOUNDED
+    assert judge(slow, SELECTED).verdict == Verdict.REGRESSED
+    assert [verdict for verdict in Verdict if verdict.passes] == [Verdict.PASS, Verdict.IMPROVED]
+
+
+def test_samples_can_make_a_measurement_invalid() -> None:
+    frozen = replace(measured(MOE, 78e-6), replicates=(Replicate((78e-6,) * 30),) * 5)
+    judgement = judge(frozen, SELECTED, invalid=["GPU 1: hardware thermal slowdown"])
+
+    assert judgement.verdict == Verdict.INVALID
+    assert judgement.reasons[0] == "GPU 1: hardware thermal slowdown"
+    assert len(judgement.reasons) == 6
+
+
+def test_a_wrong_result_needs_no_time() -> None:
+    judgement = judge(Measurement(MOE, (), "gang"), Selection(FOLDER), wrong="relative error 0.4")
+
+    assert (judgement.verdict, judgement.measured) == (Verdict.WRONG_RESULT, None)
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"),
+    [
+        (replace(MOE, unit="B/s"), "unit: 'B/s' in the baseline, 's' now"),
+        (replace(MOE, kind="cpu"), "kind: 'cpu' in the baseline, 'kernel' now"),
+        (
+            replace(MOE, contract={"clock": "perf_counter", "graph": True}),
+            "contract.clock: 'perf_counter' in the baseline, 'cuda_event' now",
+        ),
+        (replace(MOE, contract={"clock": "cuda_event"}), "contract.graph: None in the baseline, True now"),
+    ],
+)
+def test_another_measurement_under_the_same_name_confounds(base: Metric, reason: str) -> None:
+    judgement = judge(measured(MOE, 78e-6), selected(stored(base, 78e-6)))
+
+    assert judgement.verdict == Verdict.CONFOUNDED
+    assert judgement.reasons == (reason,)
+    assert "record it again with `pytest -m perf --perf-record=all`" in judgement.advice[0]
+
+
+def test_replicates_of_another_level_confound() -> None:
+    judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6, level="process")))
+    assert judgement.reasons == ("level: 'process' in the baseline, 'gang' now",)
+
+
+def test_a_new_band_is_no_new_measurement() -> None:
+    assert judge(measured(replace(MOE, tolerance=0.2), 86e-6), SELECTED).verdict == Verdict.PASS
+
+
+def test_undeclared_differences_name_the_command_that_declares_them() -> None:
+    judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=NEW, declared=["nccl"]))
+
+    assert judgement.verdict == Verdict.CONFOUNDED
+    assert judgement.reasons == ("env:NCCL_PROTO: LL -> LL128",)
+    assert "`pytest -m perf --perf-change nccl,env:NCCL_PROTO`" in judgement.advice[0]
+
+
+def test_hashes_are_declared_by_their_component() -> None:
+    new = replace(OLD, stack={**OLD.stack, "nccl_sha256": "ab12"})
+    judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
+
+    assert judgement.advice[0].endswith("`pytest -m perf --perf-change nccl`")
+
+
+def test_a_machine_that_changed_cannot_be_declared() -> None:
+    new = replace(OLD, machine={"gpus": [{"name": "H200", "power_limit_w": 500}]})
+    judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
+
+    assert judgement.reasons == ("gpus[0].power_limit_w: 700 -> 500",)
+    assert judgement.advice[0].startswith("gpus[0].power_limit_w cannot be declared")
+
+
+def test_declared_changes_are_listed_and_judged() -> None:
+    selection = selected(stored(MOE, 78e-6), new=NEW, declared=["nccl", "env:NCCL_PROTO"])
+    judgement = judge(measured(MOE, 90e-6), selection)
+
+    assert judgement.verdict == Verdict.REGRESSED
+    assert judgement.changed == ("nccl: 2.28.3 -> 2.28.9", "env:NCCL_PROTO: LL -> LL128")
+
+
+def test_peers_are_the_other_metrics_of_the_kind() -> None:
+    noisy = StoredMetric(
+        replace(MOE, name="peer"), (Session("s0", "2026-01-01T00:00:00+00:00", "gang", replicates(1, NOISY)),)
+    )
+    alone = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6)))
+    with_peer = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), noisy))
+    other_kind = judge(
+        measured(MOE, 78e-6),
+        selected(stored(MOE, 78e-6), replace(noisy, metric=replace(noisy.metric, kind="collective"))),
+    )
+
+    assert alone.hi is not None
+    assert with_peer.hi is not None
+    assert other_kind.hi is not None
+    assert with_peer.hi > 1.5 * alone.hi
+    assert other_kind.hi == pytest.approx(alone.hi, abs=1e-4)
+
+
+def text(judgement: Judgement) -> str:
+    explained = explain(judgement)
+    assert all(len(line) < 200 for line in explained.splitlines())
+    return explained
+
+
+def test_regressed_says_what_how_much_how_sure_against_what_and_what_next() -> None:
+    judgement = judge(measured(MOE, 86e-6), SELECTED)
+    lines = text(judgement).splitlines()
+
+    assert lines[0].startswith("marlin_moe[m=8]: REGRESSED: worse by more than the band of 2 %: +10.1 % [+")
+    assert lines[1] == "  86.0 us now, 78.1 us in the baseline; lower is better"
+    assert lines[2] == "  95 % interval from 5 replicates (fresh gangs) against 1 session"
+    assert lines[3].startswith("  one baseline session cannot show how much sessions differ: 0.30 % is assumed")
+    assert lines[4] == "  baseline: baselines/NVIDIA-H200-x2-NVLink/0001_vllm-0.26.0.json"
+    assert lines[5] == "  next: nothing in the provenance differs, so run once more"
+
+
+def test_regressed_after_a_declared_change_suspects_the_change() -> None:
+    selection = selected(stored(MOE, 78e-6), new=NEW, declared=["nccl", "env:NCCL_PROTO"])
+    explained = text(judge(measured(MOE, 90e-6), selection))
+
+    assert "changed: nccl: 2.28.3 -> 2.28.9" in explained
+    assert "next: undo the declared changes one at a time" in explained
+
+
+def test_pass_is_short_of_advice() -> None:
+    explained = text(judge(measured(MOE, 78.1e-6), SELECTED))
+
+    assert "PASS: +" in explained
+    assert "stays inside the band of 2 %" in explained
+    assert "next:" not in explained
+
+
+def test_several_sessions_assume_nothing_aloud() -> None:
+    explained = text(judge(measured(MOE, 78.1e-6), selected(stored(MOE, 78e-6, sessions=4))))
+
+    assert "against 4 sessions" in explained
+    assert "assumed" not in explained
+
+
+def test_improved_asks_for_suspicion_and_how_to_keep_it() -> None:
+    same_stack = text(judge(measured(MOE, 70e-6), SELECTED))
+    declared = selected(stored(MOE, 78e-6), new=NEW, declared=["nccl", "env:NCCL_PROTO"])
+    new_stack = text(judge(measured(MOE, 70e-6), declared))
+
+    assert "IMPROVED: better by more than 2 %: -10.4 %" in same_stack
+    assert "be suspicious first" in same_stack
+    assert "move the file away, then `pytest -m perf --perf-record=all`" in same_stack
+    assert "`pytest -m perf --perf-record=all` writes a new file" in new_stack
+
+
+def test_inconclusive_says_what_would_settle_it() -> None:
+    explained = text(judge(measured(MOE, 79.0e-6), SELECTED))
+
+    assert "INCONCLUSIVE: " in explained
+    assert "next: 2 more baseline session(s) of the old stack would have settled it" in explained
+    assert "next: a band of 2.2 % would have passed" in explained
+
+
+def test_inconclusive_counts_replicates_when_processes_are_noisy() -> None:
+    explained = text(judge(measured(MOE, 78.1e-6, (0.984, 1.018)), SELECTED))
+
+    assert re.search(r"next: \d+ replicates would have settled it: `--perf-replicates \d+`", explained)
+
+
+def test_inconclusive_says_when_measuring_more_cannot_settle_it() -> None:
+    explained = text(judge(measured(MOE, 79.65e-6), SELECTED))
+
+    assert "neither 30 replicates nor 10 baseline sessions would have settled it" in explained
+
+
+def test_no_baseline_says_where_it_looked_and_how_to_record() -> None:
+    no_file = text(judge(measured(MOE, 78.1e-6), Selection(FOLDER)))
+    no_metric = text(judge(measured(TPOT, 82.4), SELECTED))
+
+    assert "NO_BASELINE: measured 78.1 us, with nothing to compare it with" in no_file
+    assert f"- {FOLDER} has no metric 'marlin_moe[m=8]'" in no_file
+    assert "`pytest -m perf --perf-record=missing`" in no_file
+    assert "measured 82.4 tok/s" in no_metric
+    assert "0001_vllm-0.26.0.json has no metric 'decode[c=8]'" in no_metric
+
+
+def test_confounded_lists_what_differs() -> None:
+    explained = text(judge(measured(MOE, 78.1e-6), selected(stored(MOE, 78e-6), new=NEW)))
+
+    assert "CONFOUNDED: measured 78.1 us, but more than the declared change differs" in explained
+    assert "- nccl: 2.28.3 -> 2.28.9" in explained
+    assert "[" not in explained.splitlines()[0].removeprefix("marlin_moe[m=8]")
+
+
+def test_invalid_and_wrong_result_say_why() -> None:
+    invalid = text(judge(measured(MOE, 78.1e-6), SELECTED, invalid=["GPU 0: foreign process 4711"]))
+    wrong = text(judge(Measurement(MOE, (), "gang"), SELECTED, wrong="rank 1: relative error 0.31, allowed 0.01"))
+
+    assert "INVALID: measured 78.1 us, but the measurement broke a rule" in invalid
+    assert "- GPU 0: foreign process 4711" in invalid
+    assert "WRONG_RESULT: the numbers are wrong, so the speed was not looked at" in wrong
+    assert "- rank 1: relative error 0.31, allowed 0.01" in wrong
+    assert "next: mend the result first" in wrong
+
+
+def test_windows_of_one_server_say_what_they_cannot_see() -> None:
+    explained = text(judge(measured(TPOT, 82.4, level="window"), selected(stored(TPOT, 82.4, level="window"))))
+
+    assert "windows of one server cannot see what a restart" in explained
+
+
+def test_several_looks_are_admitted() -> None:
+    assert "97.1 % interval (95 % over 2 looks)" in text(judge(measured(MOE, 78.1e-6), SELECTED, looks=2))
