@@ -1,0 +1,1 @@
+"""A real inference server and the client that counts its tokens."""

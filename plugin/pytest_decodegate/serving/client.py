@@ -1,0 +1,112 @@
+"""A streaming client that stamps bytes as they are read, and leaves their meaning to `stream.read`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from ..errors import ServerError
+from .endpoint import Endpoint, served_models
+from .stream import Exchange
+
+_BODY_SHOWN = 500
+_IDLE_SECONDS = 3.0  # shorter than the 5 s after which vLLM's front end closes an idle connection under our hands
+
+Piece = tuple[float, bytes]
+
+
+class Client:
+    """Sends streaming completions to one endpoint; an async context manager.
+
+    stall_seconds: longest wait for the next event, the first one included; comments do not count as progress.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, stall_seconds: float) -> None:
+        self._endpoint = endpoint
+        self._stall_seconds = stall_seconds
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # As many connections as streams; no total time, since a stream may be long but may not stand still.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None),
+            # Compression would hold tokens back until a block is full.
+            headers={"Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def complete(self, prompt: Sequence[int], *, output_tokens: int) -> Exchange:
+        """Stream one greedy answer of `output_tokens` tokens to a prompt of token ids; returns it as recorded bytes.
+
+        Raises ServerError for a refused connection, an HTTP error, a broken connection, or a stream that stands still.
+        """
+        body = {
+            "model": self._endpoint.model,
+            "prompt": list(prompt),
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            "return_token_ids": True,
+        }
+        sent_s = time.monotonic()
+        async with self._plain_errors("a completion"):
+            pieces = await self._record(body)
+
+        return Exchange(sent_s=sent_s, pieces=tuple(pieces), asked_tokens=output_tokens)
+
+    async def page(self, path: str) -> str | None:
+        """The text at `path`, or None where the server has no such page; raises ServerError."""
+        url = self._endpoint.url + path
+        async with self._plain_errors(path), asyncio.timeout(self._stall_seconds), self._session.get(url) as response:
+            return await response.text() if response.status == 200 else None
+
+    async def _record(self, body: Mapping[str, object]) -> list[Piece]:
+        url = f"{self._endpoint.url}/v1/completions"
+        clock = asyncio.get_running_loop().time
+        pieces: list[Piece] = []
+        async with asyncio.timeout(self._stall_seconds) as deadline, self._session.post(url, json=body) as response:
+            if response.status != 200 or response.content_type != "text/event-stream":
+                raise ServerError(await self._refusal(response))
+
+            async for piece in response.content.iter_any():
+                pieces.append((time.monotonic(), piece))
+                if b"data:" in piece:
+                    deadline.reschedule(clock() + self._stall_seconds)
+
+        return pieces
+
+    @asynccontextmanager
+    async def _plain_errors(self, asked: str) -> AsyncIterator[None]:
+        """What aiohttp and asyncio raise, as a ServerError that names the server and what it was asked."""
+        where = f"{self._endpoint.url}, asked for {asked}"
+        try:
+            yield
+        except TimeoutError as error:
+            raise ServerError(
+                f"{where}: nothing new for {self._stall_seconds:g} s; it hangs, or compiles, or is overloaded"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerError(f"{where}: {error or type(error).__name__}") from error
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> str:
+        body = (await response.text(errors="replace")).strip()[:_BODY_SHOWN]
+        what = f"HTTP {response.status}" if response.status != 200 else f"no stream but {response.content_type}"
+        message = f"{self._endpoint.url} answered a completion with {what}: {body or '(empty body)'}"
+        if response.status != 404:
+            return message
+
+        names = ", ".join(map(repr, served_models(await self.page("/v1/models") or ""))) or "nothing"
+        return f"{message}; asked for model {self._endpoint.model!r}, it serves {names}"

@@ -1,0 +1,152 @@
+"""The server's own counters over a window, from its /metrics page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..metric import Json
+
+CROSS_CHECK: Final = 0.03
+"""Largest difference between the client's and the server's mean TPOT, as a fraction of the server's."""
+
+QUEUED: Final = 0.2
+"""Largest share of their time that requests may wait in the server's queue."""
+
+_NO_PREFIX_CACHE: Final = "--no-enable-prefix-caching"
+
+# Quantity -> series, in order of preference; the names are those of vLLM 0.20 to 0.33 and, last, of older ones.
+_SERIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tpot_sum": ("vllm:request_time_per_output_token_seconds_sum",),
+    "tpot_count": ("vllm:request_time_per_output_token_seconds_count",),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits_total"),
+    "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
+    "generation_tokens": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
+    "queue_sum": ("vllm:request_queue_time_seconds_sum",),
+}
+# Only servers with speculative decoding have these: their absence says nothing.
+_OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "drafts": ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts"),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"),
+}
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters at one moment, summed over engines and other labels; a series that is not there is in `missing`."""
+
+    values: Mapping[str, float]
+    missing: tuple[str, ...] = ()
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted since `before`."""
+        common = self.values.keys() & before.values.keys()
+        return Counters({name: self.values[name] - before.values[name] for name in common}, self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the server's counters say about a window: rules broken, and facts for the report."""
+
+    broken: tuple[str, ...] = ()
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+def parse(page: str | None) -> Counters | None:
+    """Read a /metrics page in the Prometheus text format; None if it has none of vLLM's series."""
+    totals = _totals(page or "")
+    if not any(name.startswith("vllm:") for name in totals):
+        return None
+
+    found = {
+        quantity: totals[name]
+        for quantity, names in {**_SERIES, **_OPTIONAL}.items()
+        if (name := next((name for name in names if name in totals), None))
+    }
+    missing = tuple(names[0] for quantity, names in _SERIES.items() if quantity not in found)
+    return Counters(found, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What the client received over the same window: all its requests, also those that are not measured.
+
+    tpot_s: their mean TPOT. latency_s: their latencies, summed.
+    """
+
+    requests: int
+    tokens: int
+    tpot_s: float
+    latency_s: float
+
+
+def check(delta: Counters, received: Received, *, limit: float = CROSS_CHECK) -> Check:
+    """Judge a window by what the server counted over it; `limit` is for the difference of the two TPOTs."""
+    facts: dict[str, Json] = {f"server_{name}": delta.values[name] for name in sorted(delta.values)}
+    broken = [f"the server's /metrics has no {name}, so its rule cannot be checked" for name in delta.missing]
+    if any(change < 0 for change in delta.values.values()):
+        return Check((*broken, "the server's counters went backwards: it was restarted inside the window"))
+
+    broken += _zero(delta, "prefix_hits", f"tokens came from the prefix cache; start vLLM with {_NO_PREFIX_CACHE}")
+    broken += _zero(delta, "preemptions", "requests were preempted: the KV cache is too small for this concurrency")
+    broken += _traffic(delta, received)
+    broken += _queued(delta, received)
+    count, total_s = (delta.values.get(name, 0.0) for name in ("tpot_count", "tpot_sum"))
+    if count and total_s:
+        facts |= {"client_tpot_s": received.tpot_s, "server_tpot_s": total_s / count}
+        broken += _disagreement(received.tpot_s, total_s / count, limit)
+
+    return Check(tuple(broken), facts)
+
+
+def _totals(page: str) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for line in page.splitlines():
+        if sample := _SAMPLE.fullmatch(line):
+            totals[sample[1]] = totals.get(sample[1], 0.0) + _number(sample[2])
+
+    return {name: total for name, total in totals.items() if math.isfinite(total)}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _zero(delta: Counters, name: str, what: str) -> Iterator[str]:
+    if count := delta.values.get(name):
+        yield f"{count:g} {what}"
+
+
+def _traffic(delta: Counters, received: Received) -> Iterator[str]:
+    finished = delta.values.get("tpot_count", received.requests)
+    generated = delta.values.get("generation_tokens", received.tokens)
+    if (finished, generated) != (received.requests, received.tokens):
+        yield (
+            f"the server finished {finished:g} requests ({generated:g} tokens) while this client received "
+            f"{received.requests} ({received.tokens}); somebody else uses it, or it has not counted them all yet"
+        )
+
+
+def _queued(delta: Counters, received: Received) -> Iterator[str]:
+    share = delta.values.get("queue_sum", 0.0) / received.latency_s
+    if share > QUEUED:
+        yield f"requests spent {share:.0%} of their time in the server's queue: it does not run that many at once"
+
+
+def _disagreement(client_s: float, server_s: float, limit: float) -> Iterator[str]:
+    difference = client_s / server_s - 1
+    late = "the first" if difference < 0 else "the last"
+    if abs(difference) > limit:
+        yield (
+            f"client TPOT {client_s * 1e3:.3f} ms and the server's own {server_s * 1e3:.3f} ms differ by "
+            f"{difference:+.1%} (limit {limit:.0%}): {late} tokens reach the client late, "
+            "because its host or the server's front end is too busy"
+        )

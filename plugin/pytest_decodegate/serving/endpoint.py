@@ -1,0 +1,52 @@
+"""Where an OpenAI-compatible server is and what it serves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ..errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go: base URL without a path such as /v1, and the name that the server gives to the model."""
+
+    url: str
+    model: str
+
+
+def base_url(text: str) -> str:
+    """`text` without a trailing slash or /v1; raises BadInput unless it is an http or https URL of a host."""
+    parts = urlsplit(text.strip())
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number
+        usable = False
+
+    if not usable or parts.query or parts.fragment:
+        raise BadInput(f"server URL {text!r} is not usable; write for example 'http://127.0.0.1:8000'")
+
+    return parts.geturl().rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def served_models(body: str) -> tuple[str, ...]:
+    """Model names in an answer of /v1/models, in its order; empty if it is not such an answer."""
+    return tuple(str(entry["id"]) for entry in _entries(body) if "id" in entry)
+
+
+def model_length(body: str, model: str) -> int | None:
+    """The max_model_len that /v1/models gives for `model`, in tokens, if it gives one."""
+    lengths = [entry.get("max_model_len") for entry in _entries(body) if entry.get("id") == model]
+    return lengths[0] if lengths and isinstance(lengths[0], int) else None
+
+
+def _entries(body: str) -> list[dict[str, object]]:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return []
+
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

@@ -1,0 +1,131 @@
+"""A closed loop of streams at a fixed concurrency, in windows that each stand for one replicate."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..errors import ServerError
+from . import counters, stream, window
+from .client import Client
+from .counters import Counters
+from .server import Server
+from .stream import Exchange
+from .window import Load, Recording, Window
+
+_SETTLE_SECONDS = 2.0  # the server counts a request a moment after its last byte
+_SETTLE_POLL_SECONDS = 0.05
+
+OnProgress = Callable[[str], None]
+
+
+class ClosedLoop:
+    """Keeps `load.concurrency` streams open at a server; every prompt is new, so that no cache can know it."""
+
+    def __init__(self, server: Server, load: Load) -> None:
+        self._server = server
+        self._load = load
+        self._random = random.Random()  # seeded by the system: a fixed seed would find its own prompts in the cache
+
+    def warm_up(self) -> None:
+        """Send two requests per stream and time nothing; raises ServerError."""
+        with self._explained():
+            for exchange in self._run(2 * self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
+                stream.read(exchange)
+
+    def window(self) -> Window:
+        """Run and read one window; raises ServerError if any request of it failed."""
+        with self._explained():
+            return window.read(self._run(self._load.sent, self._load.stall_seconds), self._load)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """The first failure, or the server's death if that is behind it; the other streams only fail after it."""
+        try:
+            yield
+        except* ServerError as failures:
+            first = failures.exceptions[0]
+        else:
+            return
+
+        assert isinstance(first, ServerError)
+        raise self._server.explain(first, f"under load (concurrency {self._load.concurrency})")
+
+    def _run(self, requests: int, stall_seconds: float) -> Recording:
+        prompts = [self._prompt() for _ in range(requests)]
+        with _no_garbage_collection():
+            return asyncio.run(self._record(prompts, stall_seconds))
+
+    def _prompt(self) -> list[int]:
+        return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)
+
+    async def _record(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> Recording:
+        async with Client(self._server.endpoint, stall_seconds=stall_seconds) as client:
+            before = counters.parse(await client.page("/metrics"))
+            exchanges, log = await self._stream_all(client, prompts)
+            counted = await _counted(client, before, len(prompts)) if before else None
+
+        return Recording(tuple(exchanges), log, counted)
+
+    async def _stream_all(self, client: Client, prompts: Sequence[Sequence[int]]) -> tuple[list[Exchange], str]:
+        waiting = iter(prompts)
+        done: list[Exchange] = []
+        marks: list[int] = []
+
+        async def stream_next() -> None:
+            for prompt in waiting:
+                done.append(await client.complete(prompt, output_tokens=self._load.output_tokens))
+                marks.append(self._server.log_size())
+
+        async with asyncio.TaskGroup() as streams:
+            for _ in range(self._load.concurrency):
+                streams.create_task(stream_next())
+
+        ramp_end, end = self._load.concurrency - 1, self._load.concurrency + self._load.requests - 1
+        return done, self._server.log(marks[ramp_end], marks[min(end, len(marks) - 1)])
+
+
+def closed_loop(server: Server, load: Load, *, windows: int, on_progress: OnProgress | None = None) -> list[Window]:
+    """Warm up, then measure `windows` windows; raises ServerError if a request fails or the server ends."""
+    loop = ClosedLoop(server, load)
+    if on_progress:
+        on_progress(f"concurrency {load.concurrency}: warming up")
+
+    loop.warm_up()
+    measured = []
+    for number in range(1, windows + 1):
+        if on_progress:
+            on_progress(f"concurrency {load.concurrency}: window {number} of {windows}")
+
+        measured.append(loop.window())
+
+    return measured
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    # A collection of pytest's heap takes milliseconds, which is several tokens.
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def _counted(client: Client, before: Counters, requests: int) -> Counters:
+    """Counters since `before`, once the server has counted `requests` more requests or has had the time for it."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _SETTLE_SECONDS
+    while True:
+        now = counters.parse(await client.page("/metrics")) or Counters({}, ("series of vLLM any more",))
+        counted = now.since(before)
+        if counted.values.get("tpot_count", requests) >= requests or clock() > deadline:
+            return counted
+
+        await asyncio.sleep(_SETTLE_POLL_SECONDS)

@@ -1,0 +1,298 @@
+"""Local models that need no download: a tiny one for a CPU server, and the rank-slice of Kimi-K2.5 for n GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import BadInput
+from ..metric import Json
+from ..workloads.kimi import INT4_GROUP, KIMI_K25
+
+SLICED_FROM = 8
+"""The tensor-parallel degree whose per-rank dims a rank-slice keeps."""
+
+_TINY_VOCABULARY = 258
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model folder that vLLM serves with dummy weights.
+
+    vocabulary: number of token ids, all of which decode to text. arguments: command line that the model needs.
+    environment: variables that the model needs. facts: what a result must say about it.
+    """
+
+    folder: Path
+    vocabulary: int
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+def write_tiny_model(folder: Path) -> LocalModel:
+    """A 2-layer Qwen3 that the CPU build of vLLM serves; `folder` is created.
+
+    Its 35 M weights make a token take some 10 ms on two cores: the few hundred us of a busy client are then not seen.
+    """
+    _write(folder, _tiny_config(), _TINY_VOCABULARY)
+    return LocalModel(
+        folder=folder,
+        vocabulary=_TINY_VOCABULARY,
+        arguments=(*_ALWAYS, "--dtype", "float32", "--enforce-eager"),
+        # AMX code paths of oneDNN are not on every machine, and 1 GiB of KV cache is more than this model can use.
+        environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        facts={"model": "tiny Qwen3, 2 layers, 35 M dummy weights"},
+    )
+
+
+def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalModel:
+    """Kimi-K2.5 cut so that each of `world_size` ranks holds exactly what a rank of TP=8 holds, `layers` deep.
+
+    Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for more layers than the model has.
+    """
+    if world_size < 1:
+        raise BadInput(f"rank-slice: world size {world_size} is below 1")
+    if not 2 <= layers <= KIMI_K25.layers:
+        raise BadInput(f"rank-slice: {layers} layers; layer 0 is dense, so take 2 to {KIMI_K25.layers}")
+
+    config = _slice_config(world_size, layers)
+    arguments = (*_ALWAYS, "--max-model-len", str(_SLICE_LENGTH), *_parallel(world_size))
+    vocabulary = world_size * KIMI_K25.shard(SLICED_FROM).vocabulary
+    _write(folder, config, vocabulary)
+    return LocalModel(
+        folder=folder,
+        vocabulary=vocabulary,
+        arguments=arguments,
+        environment=_SLICE_ENVIRONMENT,
+        facts={
+            "model": f"Kimi-K2.5 rank-slice, TP={SLICED_FROM} dims per rank, {layers} layers, dummy weights",
+            "arguments": " ".join(arguments),
+            "routing": "uniform_random",
+        },
+    )
+
+
+def slice_layers(memory_gib: int) -> int:
+    """As many of the 61 layers as a GPU of `memory_gib` holds beside KV cache and graphs: 61 from 96 GiB on.
+
+    The more layers, the less of a step is the host's: eight of them leave a GPU waiting, and TPOT then scatters by 7 %.
+    """
+    fitting = int((memory_gib * _GIB * _WEIGHTS_SHARE - _FIXED_BYTES) / _LAYER_BYTES)
+    return max(2, min(KIMI_K25.layers, fitting))
+
+
+_GIB = 2**30
+_WEIGHTS_SHARE = 0.85
+_FIXED_BYTES = 6e9  # contexts, embedding, head, activations, graphs
+_LAYER_BYTES = 1.27e9  # 384 experts of one layer at TP=8 are 1.19 GB, all else of it 0.08 GB
+
+
+_SLICE_LENGTH = 4096  # tokens; the model's own 262144 would only change how much KV cache is set aside
+_ALWAYS = ("--load-format", "dummy", "--no-enable-prefix-caching", "--generation-config", "vllm")
+
+# Dummy router weights send every token to the same few experts, and the MoE then looks many times faster than it is.
+# The rest keeps the AllReduce where the reference host has it: in NCCL, not fused and not in symmetric memory.
+_SLICE_ENVIRONMENT = {
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
+
+
+def _parallel(world_size: int) -> tuple[str, ...]:
+    # A graph for every batch size up to 512 takes minutes to capture, and only the small ones are measured.
+    compilation: dict[str, Json] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}
+    if world_size == 1:
+        return ("--compilation-config", json.dumps(compilation))
+
+    compilation["pass_config"] = {"fuse_allreduce_rms": False}
+    return (
+        "--tensor-parallel-size",
+        str(world_size),
+        "--disable-custom-all-reduce",
+        "--compilation-config",
+        json.dumps(compilation),
+    )
+
+
+def _tiny_config() -> dict[str, Json]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "torch_dtype": "float32",
+        "vocab_size": _TINY_VOCABULARY,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        **_special_ids(_TINY_VOCABULARY),
+    }
+
+
+def _slice_config(world_size: int, layers: int) -> dict[str, Json]:
+    shard = KIMI_K25.shard(SLICED_FROM)
+    vocabulary = world_size * shard.vocabulary
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "kimi_k2",
+        "torch_dtype": "bfloat16",
+        "vocab_size": vocabulary,
+        "hidden_size": KIMI_K25.hidden,
+        "intermediate_size": world_size * shard.dense_intermediate,
+        "moe_intermediate_size": world_size * shard.expert_intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": world_size * shard.heads,
+        "num_key_value_heads": world_size * shard.heads,
+        "q_lora_rank": KIMI_K25.q_lora_rank,
+        "kv_lora_rank": KIMI_K25.kv_lora_rank,
+        "qk_nope_head_dim": KIMI_K25.qk_nope_head_dim,
+        "qk_rope_head_dim": KIMI_K25.qk_rope_head_dim,
+        "v_head_dim": KIMI_K25.v_head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": KIMI_K25.max_positions,
+        **_experts(),
+        **_rope(),
+        **_special_ids(vocabulary),
+        "quantization_config": _int4_experts(),
+    }
+
+
+def _experts() -> dict[str, Json]:
+    return {
+        "first_k_dense_replace": KIMI_K25.dense_layers,
+        "moe_layer_freq": 1,
+        "n_routed_experts": KIMI_K25.experts,
+        "num_experts_per_tok": KIMI_K25.experts_per_token,
+        "n_shared_experts": KIMI_K25.shared_experts,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": True,
+        "scoring_func": "sigmoid",
+        "routed_scaling_factor": KIMI_K25.routed_scaling_factor,
+        "num_nextn_predict_layers": 0,
+        "ep_size": 1,
+    }
+
+
+def _rope() -> dict[str, Json]:
+    scaling: dict[str, Json] = {
+        "type": "yarn",
+        "factor": 64.0,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }
+    return {"rope_theta": 50000.0, "rope_scaling": scaling}
+
+
+def _int4_experts() -> dict[str, Json]:
+    """The model's own quantisation: INT4 routed experts, everything else left in bf16."""
+    weights: dict[str, Json] = {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": INT4_GROUP,
+        "dynamic": False,
+        "actorder": None,
+        "observer": "minmax",
+    }
+    group: dict[str, Json] = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "kv_cache_scheme": None,
+        "config_groups": {"group_0": group},
+        "ignore": [
+            "lm_head",
+            "re:.*self_attn.*",
+            "re:.*shared_experts.*",
+            "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+        ],
+    }
+
+
+def _special_ids(vocabulary: int) -> dict[str, Json]:
+    # Some code reads these; none of them is special to the tokenizer, so that every sampled id becomes text.
+    return {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
+
+
+def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer_config: dict[str, Json] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config["max_position_embeddings"],
+    }
+    files = {
+        "config.json": config,
+        "tokenizer.json": _tokenizer(vocabulary),
+        "tokenizer_config.json": tokenizer_config,
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _tokenizer(vocabulary: int) -> dict[str, Json]:
+    """Byte-level BPE without merges, in the file format of `tokenizers`, with exactly `vocabulary` entries.
+
+    Every id decodes to whole characters: a token that is half a character gives a chunk without text.
+    """
+    byte_level: dict[str, Json] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    model: dict[str, Json] = {
+        "type": "BPE",
+        "vocab": {token: index for index, token in enumerate(_tokens(vocabulary))},
+        "merges": [],
+        "unk_token": None,
+        "byte_fallback": False,
+        "fuse_unk": False,
+        "ignore_merges": False,
+        "dropout": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": model,
+    }
+
+
+def _tokens(count: int) -> Iterator[str]:
+    printable = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+    yield from printable
+    for number in range(count - len(printable)):
+        yield f"Ġw{number}"  # "Ġ" is how byte-level BPE writes a space

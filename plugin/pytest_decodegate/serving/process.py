@@ -1,0 +1,96 @@
+"""A server process under guard, and its log."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import ServerError
+from ..gang.guard import KILL_SECONDS, guarded
+from .log_facts import lines
+
+_TAIL_LINES = 15
+_TAIL_BYTES = 16_384
+
+
+class ServerProcess:
+    """Runs `command` so that it and all its children end with this process at the latest.
+
+    log_path receives its output. grace_seconds: time to end by itself once stopped.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str], log_path: Path, grace_seconds: float
+    ) -> None:
+        self.log_path = log_path
+        self._grace_seconds = grace_seconds
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
+            # `python -m` looks for modules in its folder first: not in the user's, whose tests may be called vllm.
+            self._guard = guarded(
+                command, env=environment, cwd=log_path.parent, stdout=log, grace_seconds=grace_seconds
+            )
+
+        self._grown_s = time.monotonic()
+        self._seen_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        """The guard's pid; the server and its workers are its descendants."""
+        return self._guard.pid
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the process to end; True if it has."""
+        try:
+            self._guard.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+
+        return True
+
+    def check(self, doing: str) -> None:
+        """Raise ServerError with the end of the log if the process has ended; `doing` completes "it ended ..."."""
+        code = self._guard.poll()
+        if code is not None:
+            raise ServerError(f"the server ended {doing} ({_exit(code)}); {self.tail()}")
+
+    def silent_seconds(self) -> float:
+        """Seconds since the log last grew, as far as calls of this method saw."""
+        size = self.log_size()
+        if size != self._seen_bytes:
+            self._seen_bytes, self._grown_s = size, time.monotonic()
+
+        return time.monotonic() - self._grown_s
+
+    def log_size(self) -> int:
+        """Bytes of log so far: a mark for `log`."""
+        return self.log_path.stat().st_size
+
+    def log(self, start: int = 0, end: int | None = None) -> str:
+        """The log between two marks."""
+        with self.log_path.open("rb") as log:
+            log.seek(start)
+            return log.read(-1 if end is None else end - start).decode(errors="replace")
+
+    def recent_log(self) -> str:
+        """The end of the log, enough for some lines."""
+        return self.log(max(0, self.log_size() - _TAIL_BYTES))
+
+    def tail(self) -> str:
+        """The log's last lines, introduced by where the whole of it is."""
+        said = lines(self.recent_log())
+        quoted = "\n".join(f"    {line}" for line in said[-_TAIL_LINES:]) or "    (nothing)"
+        return f"the last lines of {self.log_path}:\n{quoted}"
+
+    def stop(self) -> None:
+        """End the server and everything it started; bounded, and harmless if called twice."""
+        self._guard.terminate()
+        if not self.ended_within(self._grace_seconds + KILL_SECONDS + 1):
+            self._guard.kill()
+            self._guard.wait()
+
+
+def _exit(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"its guard was ended by signal {-code}"

@@ -1,0 +1,256 @@
+"""The server under test: one of ours, started under guard, or somebody's, attached by URL."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from ..errors import BadInput, ServerError
+from ..metric import Json
+from .endpoint import Endpoint, base_url, model_length, served_models
+from .log_facts import headline, read_facts
+from .models import LocalModel
+from .process import ServerProcess
+
+OnWait = Callable[[str], None]
+
+_HOST = "127.0.0.1"
+_POLL_SECONDS = 0.5
+_PAGE_SECONDS = 10.0
+_DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
+ATTACHED_TOKEN_IDS = range(1000, 30_000)  # ordinary tokens in every vocabulary of the last years
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to launch vLLM.
+
+    python: interpreter of the environment that has vLLM. environment: variables of the process; the model's are added.
+    arguments: more command line, after the model's own, so that it wins. port: 0 takes a free one.
+    start_seconds: longest start in all. silent_seconds: longest start without a new word in the log.
+    """
+
+    python: str
+    model: LocalModel
+    environment: Mapping[str, str]
+    log_path: Path
+    arguments: tuple[str, ...] = ()
+    port: int = 0
+    start_seconds: float = 2700.0
+    silent_seconds: float = 900.0
+    grace_seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers; a context manager that stops what it launched.
+
+    token_ids: ids that prompts may be made of. process: None for an attached server, which is left running.
+    """
+
+    endpoint: Endpoint
+    token_ids: range
+    process: ServerProcess | None = None
+    given_facts: Mapping[str, Json] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Json]:
+        """What really runs: from /version, /v1/models and, if launched, the log. Unknown things are left out."""
+        facts: dict[str, Json] = dict(self.given_facts)
+        if self.process:
+            facts |= read_facts(self.process.log())
+        if version := _version(_page(self.endpoint.url, "/version")):
+            facts["vllm"] = version
+        if length := model_length(_page(self.endpoint.url, "/v1/models") or "", self.endpoint.model):
+            facts["max_model_len"] = length
+
+        return facts
+
+    def log_size(self) -> int:
+        """Bytes of the server's log so far, a mark for `log`; 0 if it is attached."""
+        return self.process.log_size() if self.process else 0
+
+    def log(self, start: int, end: int) -> str:
+        """The server's log between two marks; empty if it is attached."""
+        return self.process.log(start, end) if self.process else ""
+
+    def explain(self, error: ServerError, doing: str) -> ServerError:
+        """`error`, or the server's death with the end of its log if that is what is behind it."""
+        if self.process and self.process.ended_within(_DEATH_SECONDS):
+            try:
+                self.process.check(doing)
+            except ServerError as death:
+                return death
+
+        return error
+
+    def stop(self) -> None:
+        """Stop a launched server with all its processes; an attached one is not ours to stop."""
+        if self.process:
+            self.process.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def attach(url: str, *, model: str | None = None) -> Server:
+    """Use a server that runs already; `model` may be left out if it serves exactly one.
+
+    Raises BadInput for an unusable URL or model name, ServerError if nothing answers there.
+    """
+    url = base_url(url)
+    try:
+        status, body = _get(url, "/v1/models")
+    except OSError as error:
+        raise ServerError(f"nothing answers at {url}: {error}; is the server up?") from error
+
+    models = served_models(body)
+    if not models:
+        raise ServerError(
+            f"{url}/v1/models answers HTTP {status} and lists no model; is it an OpenAI-compatible server? It says: "
+            f"{body[:200]!r}"
+        )
+
+    served = ", ".join(map(repr, models))
+    if model is None and len(models) > 1:
+        raise BadInput(f"{url} serves {served}; say which one")
+    if model is not None and model not in models:
+        raise BadInput(f"{url} does not serve {model!r}; it serves {served}")
+
+    return Server(Endpoint(url, model or models[0]), ATTACHED_TOKEN_IDS)
+
+
+def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
+    """Start vLLM under guard and wait until it serves our model.
+
+    on_wait: told every half second what the start is waiting for. Raises BadInput if the port is taken, ServerError,
+    with the end of the log, if the server ends, falls silent, takes too long, or another server answers on the port.
+    """
+    port = _free_port(options.port)
+    # A name of our own: whoever else comes to listen on this port cannot be taken for our server.
+    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}")
+    process = ServerProcess(
+        _command(options, endpoint, port),
+        environment={**options.environment, **options.model.environment},
+        log_path=options.log_path,
+        grace_seconds=options.grace_seconds,
+    )
+    try:
+        _wait_until_healthy(process, endpoint, options, on_wait)
+        _check_is_ours(process, endpoint)
+    except BaseException:
+        process.stop()
+        raise
+
+    return Server(endpoint, range(options.model.vocabulary), process, options.model.facts)
+
+
+def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]:
+    return [
+        options.python,
+        *("-m", "vllm.entrypoints.openai.api_server"),
+        *("--host", _HOST),
+        *("--port", str(port)),
+        *("--model", str(options.model.folder)),
+        *("--served-model-name", endpoint.model),
+        *options.model.arguments,
+        *options.arguments,
+    ]
+
+
+def _free_port(port: int) -> int:
+    # Without SO_REUSEPORT, which vLLM sets: with it two servers could share a port, and the kernel deal out requests.
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            raise BadInput(
+                f"port {port} cannot be used for the server ({error.strerror}); leave it out to take a free one"
+            ) from error
+
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(
+    process: ServerProcess, endpoint: Endpoint, options: ServerOptions, on_wait: OnWait | None
+) -> None:
+    began = time.monotonic()
+    while not _is_healthy(endpoint.url):
+        process.check("while starting")
+        waited, silent = time.monotonic() - began, process.silent_seconds()
+        if waited > options.start_seconds:
+            raise ServerError(f"the server is not ready after {waited:.0f} s; {process.tail()}")
+        if silent > options.silent_seconds:
+            raise ServerError(f"the server is not ready and its log is silent for {silent:.0f} s; {process.tail()}")
+        if on_wait:
+            on_wait(f"waiting for vLLM: {headline(process.recent_log()) or 'starting'}, {math.floor(waited)} s")
+
+        process.ended_within(_POLL_SECONDS)
+
+
+def _check_is_ours(process: ServerProcess, endpoint: Endpoint) -> None:
+    models = served_models(_page(endpoint.url, "/v1/models") or "")
+    if endpoint.model in models:
+        return
+
+    process.check("while another server answered on its port")
+    raise ServerError(
+        f"{endpoint.url} is answered by another server, which serves {', '.join(map(repr, models)) or 'nothing'}; "
+        f"it took the port between our choice and our start: run again; {process.tail()}"
+    )
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return _get(url, "/health")[0] == 200
+    except OSError:
+        return False
+
+
+def _page(url: str, path: str) -> str | None:
+    try:
+        status, body = _get(url, path)
+    except OSError:
+        return None
+
+    return body if status == 200 else None
+
+
+def _get(url: str, path: str) -> tuple[int, str]:
+    """Status and body of a page; raises OSError. No proxy: the way to the server is part of what is measured."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_PAGE_SECONDS)
+    try:
+        connection.request("GET", parts.path + path)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"not an HTTP answer ({error!r})") from error
+    finally:
+        connection.close()
+
+
+def _version(body: str | None) -> str | None:
+    try:
+        answer = json.loads(body or "")
+    except ValueError:
+        return None
+
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return version if isinstance(version, str) else None

@@ -1,0 +1,78 @@
+"""Server-sent events, parsed as bytes arrive."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: its type ("message" unless the server says otherwise) and its data lines joined by newlines."""
+
+    kind: str
+    data: str
+
+
+class EventParser:
+    """Turns a byte stream into events; how the bytes were cut into pieces makes no difference.
+
+    Follows the WHATWG rules with one exception: `close` also gives an event that no blank line ended, because servers
+    leave that line out after their last event.
+    """
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._at_start = True
+        self._kind = ""
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes."""
+        unread = self._unread + piece
+        if self._at_start:
+            if len(unread) < len(_BYTE_ORDER_MARK):
+                self._unread = unread
+                return []
+
+            unread = unread.removeprefix(_BYTE_ORDER_MARK)
+            self._at_start = False
+
+        return self._read(unread)
+
+    def close(self) -> list[Event]:
+        """The events that were still open when the stream ended."""
+        events = self._read(self._unread.removeprefix(_BYTE_ORDER_MARK) if self._at_start else self._unread)
+        for line in (self._unread.removesuffix(b"\r"), b""):
+            events += self._line(line)
+
+        self._unread = b""
+        return events
+
+    def _read(self, unread: bytes) -> list[Event]:
+        # A carriage return at the very end may be half of a CRLF: it waits for the next piece.
+        held = b"\r" if unread.endswith(b"\r") else b""
+        *lines, rest = _LINE_END.split(unread.removesuffix(b"\r"))
+        self._unread = rest + held
+        return [event for line in lines for event in self._line(line)]
+
+    def _line(self, line: bytes) -> list[Event]:
+        if not line:
+            return self._dispatch()
+
+        name, _, value = line.decode(errors="replace").partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._kind = value
+
+        return []
+
+    def _dispatch(self) -> list[Event]:
+        events = [Event(self._kind or "message", "\n".join(self._data))] if self._data else []
+        self._kind, self._data = "", []
+        return events

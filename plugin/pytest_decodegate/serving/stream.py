@@ -1,0 +1,217 @@
+"""From the timed bytes of one streamed answer to its tokens and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+from ..errors import ServerError
+from .sse import Event, EventParser
+
+TPOT_FORMULA: Final = "tpot_client_v1"
+"""Seconds per output token as the client sees it: (last token's arrival - first token's arrival) / (tokens - 1).
+
+Tokens are counted from ids or usage; a token arrives when the bytes of its chunk are read from the socket.
+Never compare with a TPOT of another formula id.
+"""
+
+CountedBy = Literal["token_ids", "continuous_usage", "final_usage"]
+Arrival = tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request as recorded, unread: reading waits until nothing is being timed.
+
+    sent_s and the times of `pieces` are seconds on one monotonic clock.
+    """
+
+    sent_s: float
+    pieces: tuple[tuple[float, bytes], ...]
+    asked_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTiming:
+    """One completed request; times are seconds on the client's monotonic clock.
+
+    arrivals: (time, tokens) of each chunk that carried tokens; with "final_usage" the token numbers are unknown and 0.
+    """
+
+    asked_tokens: int
+    tokens: int
+    counted_by: CountedBy
+    sent_s: float
+    first_token_s: float
+    last_token_s: float
+    ended_s: float
+    arrivals: tuple[Arrival, ...]
+    finish_reason: str | None
+    prompt_tokens: int | None
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from sending the request to its first token."""
+        return self.first_token_s - self.sent_s
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from sending the request to the end of the answer."""
+        return self.ended_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds per output token, formula TPOT_FORMULA; 0 for a single token, as vLLM counts it."""
+        return (self.last_token_s - self.first_token_s) / max(self.tokens - 1, 1)
+
+    @property
+    def itl_s(self) -> tuple[float, ...] | None:
+        """Seconds between tokens, or None unless every chunk carried exactly one token."""
+        if any(tokens != 1 for _, tokens in self.arrivals):
+            return None
+
+        return tuple(after - before for (before, _), (after, _) in pairwise(self.arrivals))
+
+
+def read(exchange: Exchange) -> RequestTiming:
+    """Count the tokens of a recorded answer and time them.
+
+    Raises ServerError for an error inside the stream, an answer cut short, tokens that cannot be counted, or counts
+    that contradict each other.
+    """
+    answer = _Answer(exchange.asked_tokens)
+    parser = EventParser()
+    at_s = exchange.sent_s
+    for at_s, piece in exchange.pieces:
+        answer.add(at_s, parser.feed(piece))
+
+    answer.add(at_s, parser.close())
+    return answer.timing(exchange, ended_s=at_s)
+
+
+class _Answer:
+    """What the chunks of one answer have said so far."""
+
+    def __init__(self, asked_tokens: int) -> None:
+        self._asked_tokens = asked_tokens
+        self._by_ids: list[Arrival] = []
+        self._by_usage: list[Arrival] = []
+        self._with_text: list[float] = []
+        self._usage_tokens: int | None = None
+        self._prompt_tokens: int | None = None
+        self._finish_reason: str | None = None
+        self._done = False
+
+    def add(self, at_s: float, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.data.strip() == "[DONE]":
+                self._done = True
+            elif event.data.strip():
+                self._add_event(at_s, event)
+
+    def _add_event(self, at_s: float, event: Event) -> None:
+        chunk = self._decode(event)
+        try:
+            self._add_chunk(at_s, chunk)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ServerError(
+                f"the server sent a chunk {self._progress()} that is not of the OpenAI format: {event.data[:200]!r}"
+            ) from error
+
+    def _decode(self, event: Event) -> dict[str, Any]:
+        try:
+            chunk = json.loads(event.data)
+        except ValueError:
+            chunk = None
+
+        # An error after the status line can only be told inside the stream, and counts as a failed request.
+        if event.kind == "error" or (isinstance(chunk, dict) and chunk.get("error")):
+            raise ServerError(f"the server reported an error {self._progress()}: {event.data[:500]}")
+        if not isinstance(chunk, dict):
+            raise ServerError(
+                f"the server sent something {self._progress()} that is no JSON object: {event.data[:200]!r}"
+            )
+
+        return chunk
+
+    def _progress(self) -> str:
+        return f"inside the stream, after {self._counted()} of {self._asked_tokens} tokens"
+
+    def _counted(self) -> int:
+        return sum(tokens for _, tokens in self._by_ids) or self._usage_tokens or 0
+
+    def _add_chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
+        choices = chunk.get("choices") or []
+        for choice in choices:
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            if ids := choice.get("token_ids"):
+                self._by_ids.append((at_s, len(ids)))
+            if _text(choice):
+                self._with_text.append(at_s)
+
+        if usage := chunk.get("usage"):
+            self._add_usage(at_s, usage, carries_choices=bool(choices))
+
+    def _add_usage(self, at_s: float, usage: dict[str, Any], carries_choices: bool) -> None:
+        total = int(usage.get("completion_tokens") or 0)
+        new = total - (self._usage_tokens or 0)
+        # A trailing usage chunk repeats the total after the last token: it times nothing.
+        if carries_choices and new > 0:
+            self._by_usage.append((at_s, new))
+
+        self._usage_tokens = total
+        self._prompt_tokens = usage.get("prompt_tokens", self._prompt_tokens)
+
+    def timing(self, exchange: Exchange, ended_s: float) -> RequestTiming:
+        if not self._done and self._finish_reason is None:
+            raise ServerError(
+                f"the server closed the stream after {self._counted()} of {self._asked_tokens} tokens, without a "
+                "finish reason or [DONE]; its log should say why"
+            )
+
+        counted_by, arrivals, tokens = self._count()
+        return RequestTiming(
+            asked_tokens=self._asked_tokens,
+            tokens=tokens,
+            counted_by=counted_by,
+            sent_s=exchange.sent_s,
+            first_token_s=arrivals[0][0],
+            last_token_s=arrivals[-1][0],
+            ended_s=ended_s,
+            arrivals=tuple(arrivals),
+            finish_reason=self._finish_reason,
+            prompt_tokens=self._prompt_tokens,
+        )
+
+    def _count(self) -> tuple[CountedBy, list[Arrival], int]:
+        if self._by_ids:
+            return "token_ids", self._by_ids, self._agreed(sum(tokens for _, tokens in self._by_ids))
+        if self._usage_tokens is None:
+            raise ServerError(
+                "the tokens of the answer cannot be counted: the server sends neither token ids (it ignored "
+                "return_token_ids) nor usage (it ignored stream_options.include_usage; vLLM has "
+                "--enable-force-include-usage); chunks are not tokens, so there is no TPOT"
+            )
+        # Usage in one chunk alone is a final usage, even if that chunk also carries the last text.
+        if len(self._by_usage) > 1 and self._agreed(sum(tokens for _, tokens in self._by_usage)):
+            return "continuous_usage", self._by_usage, self._usage_tokens
+        if not self._with_text:
+            raise ServerError(f"the server answered without any text; usage says {self._usage_tokens} tokens")
+
+        return "final_usage", [(at_s, 0) for at_s in self._with_text], self._usage_tokens
+
+    def _agreed(self, counted: int) -> int:
+        if self._usage_tokens not in (None, counted):
+            raise ServerError(
+                f"the server contradicts itself: {counted} tokens in the chunks, {self._usage_tokens} in the usage"
+            )
+
+        return counted
+
+
+def _text(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta") or {}
+    return choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""

@@ -1,0 +1,338 @@
+"""The client and the closed loop against a scripted server that misbehaves in one way at a time."""
+
+import asyncio
+import gzip
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from pytest_decodegate.errors import BadInput, ServerError
+from pytest_decodegate.serving.client import Client
+from pytest_decodegate.serving.endpoint import Endpoint, base_url
+from pytest_decodegate.serving.load import closed_loop
+from pytest_decodegate.serving.server import Server, attach
+from pytest_decodegate.serving.stream import RequestTiming, read
+from pytest_decodegate.serving.window import Load
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TOKENS = 4
+STREAM = {"Content-Type": "text/event-stream"}
+
+
+def event(body: dict[str, Any] | str) -> bytes:
+    return f"data: {body if isinstance(body, str) else json.dumps(body)}\n\n".encode()
+
+
+def token(number: int, asked: int = TOKENS) -> bytes:
+    finish = "length" if number == asked else None
+    return event({"choices": [{"text": "é", "token_ids": [number], "finish_reason": finish}]})
+
+
+def answer(asked: int = TOKENS) -> list[bytes]:
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": asked}}
+    return [*(token(number, asked) for number in range(1, asked + 1)), event(usage), event("[DONE]")]
+
+
+def streaming(
+    pieces: Sequence[bytes], *, pause_s: float = 0.0, then_hang: bool = False, written: list[float] | None = None
+) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=STREAM)
+        await response.prepare(request)
+        for piece in pieces:
+            if written is not None:
+                written.append(time.monotonic())
+            await response.write(piece)
+            await asyncio.sleep(pause_s)
+
+        if then_hang:
+            await asyncio.sleep(60)
+
+        return response
+
+    return handle
+
+
+def refusing(status: int, text: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=text)
+
+    return handle
+
+
+class ScriptedServer:
+    """An OpenAI-compatible server whose completions do what `completion` says."""
+
+    def __init__(self) -> None:
+        self.completion: Handler = streaming(answer())
+        self.metrics: Callable[[], str | None] = lambda: None
+        self.prompts: list[list[int]] = []
+        self.models = ["the-model"]
+        self.open = self.most_open = 0
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        self._started.wait()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.url, "the-model")
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application()
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_get("/v1/models", self._list_models)
+        app.router.add_get("/metrics", self._show_metrics)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self.prompts.append((await request.json())["prompt"])
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+        try:
+            return await self.completion(request)
+        finally:
+            self.open -= 1
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name, "max_model_len": 512} for name in self.models]})
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        page = self.metrics()
+        return web.Response(text=page) if page else web.Response(status=404)
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    yield server
+    server.close()
+
+
+def complete(server: ScriptedServer, *, stall_seconds: float = 10.0) -> RequestTiming:
+    async def ask() -> RequestTiming:
+        async with Client(server.endpoint, stall_seconds=stall_seconds) as client:
+            return read(await client.complete([1, 2, 3], output_tokens=TOKENS))
+
+    return asyncio.run(ask())
+
+
+def test_a_good_answer(scripted: ScriptedServer) -> None:
+    timing = complete(scripted)
+    assert (timing.tokens, timing.counted_by, timing.prompt_tokens) == (TOKENS, "token_ids", 3)
+    assert timing.itl_s
+    assert scripted.prompts == [[1, 2, 3]]
+
+
+def test_a_stamp_lies_between_the_write_of_its_token_and_of_what_follows_the_wait(scripted: ScriptedServer) -> None:
+    written: list[float] = []
+    scripted.completion = streaming(answer(), pause_s=0.2, written=written)
+    stamps = [at_s for at_s, _ in complete(scripted).arrivals]
+    assert len(stamps) == TOKENS
+    assert all(write <= stamp for write, stamp in zip(written, stamps, strict=False))
+    # 0.2 s is enough for a byte to cross the loopback even on a busy machine.
+    assert all(stamp <= following for stamp, following in zip(stamps, written[1:], strict=False))
+
+
+def test_bytes_cut_anywhere(scripted: ScriptedServer) -> None:
+    stream = b"".join(answer())
+    scripted.completion = streaming([stream[start : start + 7] for start in range(0, len(stream), 7)])
+    assert complete(scripted).tokens == TOKENS
+
+
+def test_several_events_in_one_read_and_crlf(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming([b": hello\r\n\r\n", b"".join(answer()).replace(b"\n", b"\r\n")])
+    timing = complete(scripted)
+    assert timing.tokens == TOKENS
+
+
+def test_gzip(scripted: ScriptedServer) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        headers = {**STREAM, "Content-Encoding": "gzip"}
+        return web.Response(body=gzip.compress(b"".join(answer())), headers=headers)
+
+    scripted.completion = handle
+    assert complete(scripted).tokens == TOKENS
+
+
+def test_early_close(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming(answer()[:2])
+    with pytest.raises(ServerError, match="closed the stream after 2 of 4 tokens"):
+        complete(scripted)
+
+
+def test_broken_connection(scripted: ScriptedServer) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = await streaming(answer()[:2])(request)
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    scripted.completion = handle
+    with pytest.raises(ServerError, match=rf"{scripted.url}, asked for a completion: "):
+        complete(scripted)
+
+
+def test_error_inside_a_good_stream(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming([token(1), event({"error": {"message": "EngineCore died"}}), event("[DONE]")])
+    with pytest.raises(ServerError, match=r"after 1 of 4 tokens: .*EngineCore died"):
+        complete(scripted)
+
+
+@pytest.mark.parametrize("last", [b"", b": ping\n\n"])
+def test_stalled_stream(scripted: ScriptedServer, last: bytes) -> None:
+    scripted.completion = streaming([token(1), last] if last else [token(1)], then_hang=True)
+    with pytest.raises(ServerError, match=r"nothing new for 0\.2 s"):
+        complete(scripted, stall_seconds=0.2)
+
+
+def test_keep_alives_are_no_progress(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming([token(1), *[b": ping\n\n"] * 1000], pause_s=0.02)
+    with pytest.raises(ServerError, match=r"nothing new for 0\.3 s"):
+        complete(scripted, stall_seconds=0.3)
+
+
+def test_slow_but_steady_is_no_stall(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming(answer(), pause_s=0.25)
+    assert complete(scripted, stall_seconds=1.0).latency_s > 1.0
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
+def test_http_errors_quote_the_body(scripted: ScriptedServer, status: int) -> None:
+    scripted.completion = refusing(status, '{"error": {"message": "prompt is too long"}}')
+    with pytest.raises(ServerError, match=f"HTTP {status}: .*prompt is too long"):
+        complete(scripted)
+
+
+def test_wrong_model_lists_the_served_ones(scripted: ScriptedServer) -> None:
+    scripted.completion = refusing(404, "no such model")
+    scripted.models = ["llama", "qwen"]
+    with pytest.raises(ServerError, match="asked for model 'the-model', it serves 'llama', 'qwen'"):
+        complete(scripted)
+
+
+def test_an_answer_that_is_no_stream(scripted: ScriptedServer) -> None:
+    scripted.completion = refusing(200, "hello")
+    with pytest.raises(ServerError, match="no stream but text/plain: hello"):
+        complete(scripted)
+
+
+def test_uncountable_tokens(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming([event({"choices": [{"text": "a", "finish_reason": "length"}]}), event("[DONE]")])
+    with pytest.raises(ServerError, match="return_token_ids"):
+        complete(scripted)
+
+
+def test_closed_loop_sends_new_prompts_at_the_concurrency_asked_for(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming(answer(8), pause_s=0.02)
+    load = Load(concurrency=3, prompt_tokens=16, output_tokens=8, requests=6)
+    said: list[str] = []
+    windows = closed_loop(attach(scripted.url), load, windows=2, on_progress=said.append)
+    assert [window.broken for window in windows] == [(), ()]
+    assert [len(window.tpot_s) for window in windows] == [6, 6]
+    assert scripted.most_open == 3
+    assert len(scripted.prompts) == 2 * 3 + 2 * load.sent
+    assert len({tuple(prompt) for prompt in scripted.prompts}) == len(scripted.prompts)
+    assert said == [f"concurrency 3: {what}" for what in ("warming up", "window 1 of 2", "window 2 of 2")]
+
+
+def test_closed_loop_reads_the_counters(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming(answer(), pause_s=0.01)
+    scripted.metrics = lambda: (
+        f"vllm:request_time_per_output_token_seconds_count {len(scripted.prompts)}\n"
+        f"vllm:request_time_per_output_token_seconds_sum {len(scripted.prompts) * 0.001}\n"
+        f"vllm:prefix_cache_hits_total {len(scripted.prompts)}\n"
+        f"vllm:generation_tokens_total {len(scripted.prompts) * TOKENS}\n"
+        "vllm:request_queue_time_seconds_sum 0\n"
+    )
+    (window,) = closed_loop(attach(scripted.url), Load(1, 16, TOKENS, 2), windows=1)
+    text = " | ".join(window.broken)
+    assert "no vllm:num_preemptions_total" in text
+    assert "3 tokens came from the prefix cache" in text
+    assert "and the server's own 1.000 ms differ by" in text
+
+
+def test_closed_loop_ends_at_the_first_failure(scripted: ScriptedServer) -> None:
+    scripted.completion = refusing(500, "CUDA out of memory")
+    with pytest.raises(ServerError, match="CUDA out of memory"):
+        closed_loop(attach(scripted.url), Load(4, 16, TOKENS, 4), windows=1)
+
+
+def test_short_answers_break_the_window(scripted: ScriptedServer) -> None:
+    scripted.completion = streaming(answer(3), pause_s=0.005)
+    (window,) = closed_loop(attach(scripted.url), Load(1, 16, TOKENS, 2), windows=1)
+    assert "3 of 3 answers do not have the tokens asked for" in window.broken[0]
+
+
+def test_attach_takes_the_only_model_and_its_facts(scripted: ScriptedServer) -> None:
+    server = attach(scripted.url + "/v1/")
+    assert server.endpoint == scripted.endpoint
+    assert server.facts() == {"max_model_len": 512}
+    server.stop()
+    assert attach(scripted.url, model="the-model").endpoint == scripted.endpoint
+
+
+def test_attach_refuses_what_it_cannot_choose(scripted: ScriptedServer) -> None:
+    scripted.models = ["a", "b"]
+    with pytest.raises(BadInput, match="serves 'a', 'b'; say which"):
+        attach(scripted.url)
+    with pytest.raises(BadInput, match="does not serve 'c'; it serves 'a', 'b'"):
+        attach(scripted.url, model="c")
+
+    scripted.models = []
+    with pytest.raises(ServerError, match=r"HTTP 200 and lists no model.*It says: "):
+        attach(scripted.url)
+
+
+def test_attach_to_nothing(unused_port: int) -> None:
+    with pytest.raises(ServerError, match=f"nothing answers at http://127.0.0.1:{unused_port}"):
+        attach(f"http://127.0.0.1:{unused_port}")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    server = ScriptedServer()
+    server.close()
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:port", "http://h/?a=1"])
+def test_unusable_urls(url: str) -> None:
+    with pytest.raises(BadInput, match="is not usable"):
+        base_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://host:8000", "http://host:8000"),
+        (" http://host:8000/v1/ ", "http://host:8000"),
+        ("https://host/llm/v1", "https://host/llm"),
+    ],
+)
+def test_base_urls(text: str, url: str) -> None:
+    assert base_url(text) == url
+
+
+def test_a_server_that_only_was_attached_is_left_alone(scripted: ScriptedServer) -> None:
+    with Server(scripted.endpoint, range(10)):
+        pass
+
+    assert complete(scripted).tokens == TOKENS

@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.serving.counters import Counters, Received, check, parse
+
+PAGE = """\
+# HELP vllm:request_time_per_output_token_seconds Histogram
+# TYPE vllm:request_time_per_output_token_seconds histogram
+vllm:request_time_per_output_token_seconds_bucket{engine="0",le="0.01",model_name="m"} 3.0
+vllm:request_time_per_output_token_seconds_count{engine="0",model_name="m"} 3.0
+vllm:request_time_per_output_token_seconds_sum{engine="0",model_name="m"} 0.03
+vllm:request_time_per_output_token_seconds_count{engine="1",model_name="m {a} \\" 9"} 1.0
+vllm:request_time_per_output_token_seconds_sum{engine="1",model_name="m {a} \\" 9"} 1e-2
+vllm:prefix_cache_hits_total{engine="0"} 5
+vllm:num_preemptions_total{engine="0"} 0.0 1700000000000
+vllm:generation_tokens_total 128.0
+vllm:request_queue_time_seconds_sum{engine="0"} 0.001
+vllm:something NaN
+not a sample
+"""
+RECEIVED = Received(requests=4, tokens=128, tpot_s=0.0101, latency_s=2.0)
+GOOD = {
+    "tpot_sum": 0.04,
+    "tpot_count": 4.0,
+    "prefix_hits": 0.0,
+    "preemptions": 0.0,
+    "generation_tokens": 128.0,
+    "queue_sum": 0.001,
+}
+
+
+def broken(received: Received = RECEIVED, missing: tuple[str, ...] = (), **changes: float) -> str:
+    return " | ".join(check(Counters({**GOOD, **changes}, missing), received).broken)
+
+
+def test_parse_sums_over_labels() -> None:
+    counters = parse(PAGE)
+    assert counters
+    assert counters.missing == ()
+    assert counters.values == {**GOOD, "prefix_hits": 5.0}
+
+
+@pytest.mark.parametrize("page", [None, "", "<html>", "sglang:num_running_reqs 3\nprocess_cpu_seconds_total 1\n"])
+def test_a_page_without_vllm_series_is_no_counters(page: str | None) -> None:
+    assert parse(page) is None
+
+
+def test_a_missing_series_is_named_and_never_zero() -> None:
+    counters = parse("\n".join(line for line in PAGE.splitlines() if "preemptions" not in line))
+    assert counters
+    assert "preemptions" not in counters.values
+    assert "no vllm:num_preemptions_total" in check(counters.since(Counters({})), RECEIVED).broken[0]
+
+
+def test_older_names_are_found() -> None:
+    counters = parse(PAGE.replace("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"))
+    assert counters
+    assert counters.values["prefix_hits"] == 5
+
+
+def test_speculative_counters_are_kept_when_there_are_any() -> None:
+    counters = parse(PAGE + "vllm:spec_decode_num_drafts_total 7\n")
+    assert counters
+    assert (counters.values["drafts"], counters.missing) == (7, ())
+
+
+@given(st.text(max_size=200))
+def test_any_page_is_read_without_error(page: str) -> None:
+    assert parse("vllm:a 1\n" + page) is not None
+
+
+def test_since() -> None:
+    assert Counters({"a": 5.0, "b": 1.0}).since(Counters({"a": 2.0})).values == {"a": 3.0}
+
+
+def test_a_good_window() -> None:
+    result = check(Counters(GOOD), RECEIVED)
+    assert result.broken == ()
+    assert result.facts["server_tpot_s"] == pytest.approx(0.01)
+    assert result.facts["client_tpot_s"] == pytest.approx(0.0101)
+
+
+def test_rules() -> None:
+    assert "32 tokens came from the prefix cache" in broken(prefix_hits=32.0)
+    assert "2 requests were preempted" in broken(preemptions=2.0)
+    assert "finished 5 requests (160 tokens) while this client received 4 (128)" in broken(
+        tpot_count=5.0, tpot_sum=0.05, generation_tokens=160.0
+    )
+    assert "50% of their time in the server's queue" in broken(queue_sum=1.0)
+    assert "went backwards" in broken(generation_tokens=-3.0)
+
+
+@pytest.mark.parametrize(
+    ("client_s", "said"), [(0.0102, ""), (0.0104, "the last tokens"), (0.0096, "the first tokens")]
+)
+def test_client_and_server_must_agree(client_s: float, said: str) -> None:
+    reasons = broken(Received(4, 128, client_s, 2.0))
+    assert said in reasons
+    assert bool(reasons) == bool(said)

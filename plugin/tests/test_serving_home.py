@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_decodegate.errors import BadInput
+from pytest_decodegate.serving import home
+from pytest_decodegate.serving.server import ATTACHED_TOKEN_IDS, Server, ServerOptions
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
+    """What would be launched; the launch itself is tested with a real server elsewhere."""
+    options: list[ServerOptions] = []
+
+    def note(given: ServerOptions, *, on_wait: object) -> Server:
+        options.append(given)
+        return Server(endpoint=None, token_ids=range(1))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(home, "launch", note)
+    return options
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> home.Launch:
+    return home.Launch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0, lambda _: None)
+
+
+@pytest.mark.parametrize("words", [["--model", "kimi", "-tp", "8"], ["--model=kimi", "-tp", "8"], ["kimi", "-tp", "8"]])
+def test_the_users_model_is_found_in_each_form(
+    words: list[str], start: home.Launch, started: list[ServerOptions]
+) -> None:
+    server = home.launch_users(start, words)
+    assert started[0].model.folder == Path("kimi")
+    assert started[0].model.arguments[:2] == ("-tp", "8")
+    assert server.token_ids == ATTACHED_TOKEN_IDS
+
+
+def test_prefix_caching_is_off_whatever_the_user_serves(start: home.Launch, started: list[ServerOptions]) -> None:
+    home.launch_users(start, ["kimi"])
+    assert "--no-enable-prefix-caching" in started[0].model.arguments
+
+
+@pytest.mark.parametrize("words", [[], ["-tp", "8"]])
+def test_no_model_is_refused(words: list[str], start: home.Launch) -> None:
+    with pytest.raises(BadInput, match=r"--perf-serve: .* names no model"):
+        home.launch_users(start, words)
+
+
+@pytest.mark.parametrize("flag", ["--port=80", "--host=0.0.0.0", "--served-model-name=x"])
+def test_what_decodegate_chooses_is_refused(flag: str, start: home.Launch) -> None:
+    with pytest.raises(BadInput, match=f"leave out {flag.split('=')[0]}"):
+        home.launch_users(start, ["kimi", flag])
+
+
+def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.Launch, started: list[ServerOptions]) -> None:
+    home.launch_own(start, gpus=2, memory_gib=24)
+    home.launch_own(start, gpus=0, memory_gib=0)
+    assert "12 layers" in str(started[0].model.facts["model"])
+    assert "tiny" in str(started[1].model.facts["model"])
+    assert started[0].environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "RANK" not in started[0].environment

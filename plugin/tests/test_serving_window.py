@@ -1,0 +1,137 @@
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.errors import BadInput, ServerError
+from pytest_decodegate.serving.counters import Counters
+from pytest_decodegate.serving.stream import Exchange
+from pytest_decodegate.serving.window import Load, Recording, read
+
+LOAD = Load(concurrency=2, prompt_tokens=16, output_tokens=5, requests=4)
+STEP_S = 0.01
+
+
+def exchange(start_s: float, *, tokens: int = 5, step_s: float = STEP_S, asked: int = 5) -> Exchange:
+    """An answer whose first token comes one step after `start_s`, then one token every step."""
+    pieces = []
+    for number in range(1, tokens + 1):
+        finish = "length" if number == tokens else None
+        body = {"choices": [{"text": "a", "token_ids": [number], "finish_reason": finish}]}
+        pieces.append((start_s + number * step_s, f"data: {json.dumps(body)}\n\n".encode()))
+
+    return Exchange(start_s, tuple(pieces), asked)
+
+
+def steady(load: Load = LOAD, step_s: float = STEP_S) -> list[Exchange]:
+    """What a perfect server would have delivered: streams in lock step, one request after the other."""
+    return [
+        exchange(
+            number // load.concurrency * (load.output_tokens + 1) * step_s,
+            step_s=step_s,
+            tokens=load.output_tokens,
+            asked=load.output_tokens,
+        )
+        for number in range(load.sent)
+    ]
+
+
+def counted(load: Load = LOAD, **changes: float) -> Counters:
+    values = {"tpot_sum": load.sent * STEP_S, "tpot_count": load.sent, "generation_tokens": load.sent * 5}
+    return Counters({**values, "prefix_hits": 0, "preemptions": 0, "queue_sum": 0, **changes})
+
+
+def recording(exchanges: list[Exchange], *, log: str = "", counters: Counters | None = None) -> Recording:
+    return Recording(tuple(exchanges), log, counters)
+
+
+def test_a_perfect_window() -> None:
+    window = read(recording(steady(), counters=counted()), LOAD)
+    assert window.broken == ()
+    assert window.tpot_s == pytest.approx([STEP_S] * 4)
+    assert window.ttft_s == pytest.approx([STEP_S] * 4)
+    assert window.output_tok_s == pytest.approx(2 * 5 / (6 * STEP_S))
+    assert window.facts["requests_per_s"] == pytest.approx(2 / (6 * STEP_S))
+    assert window.facts["formula"] == "tpot_client_v1"
+    assert window.facts["counted_by"] == "token_ids"
+
+
+def test_ramp_and_company_are_not_measured() -> None:
+    exchanges = steady()
+    exchanges[0] = exchange(-1.0, step_s=0.2)
+    exchanges[-1] = exchange(exchanges[-1].sent_s, step_s=0.5)
+    assert read(recording(exchanges), LOAD).tpot_s == pytest.approx([STEP_S] * 4)
+
+
+def test_without_counters_it_is_a_fact_and_no_failure() -> None:
+    window = read(recording(steady()), LOAD)
+    assert window.broken == ()
+    assert str(window.facts["counters"]).startswith("no counters")
+
+
+def test_missing_tokens_break_the_window() -> None:
+    exchanges = steady()
+    exchanges[3] = replace(exchange(exchanges[3].sent_s, tokens=3))
+    (reason,) = read(recording(exchanges), LOAD).broken
+    assert "1 of 7 answers do not have the tokens asked for (one has 3 of 5, finish reason 'length')" in reason
+
+
+def test_a_server_that_serves_one_by_one_breaks_the_window() -> None:
+    exchanges = [exchange(number * 0.06) for number in range(LOAD.sent)]
+    assert "asked for concurrency 2, but at most 1 streams" in " ".join(read(recording(exchanges), LOAD).broken)
+
+
+def test_answers_in_one_piece_break_the_window_and_give_no_sample() -> None:
+    exchanges = [
+        Exchange(one.sent_s, ((one.pieces[-1][0], b"".join(data for _, data in one.pieces)),), 5) for one in steady()
+    ]
+    window = read(recording(exchanges), LOAD)
+    assert window.tpot_s == ()
+    assert "4 of 4 answers arrived in one piece" in window.broken[0]
+
+
+def test_compilation_breaks_the_window() -> None:
+    line = "WARNING Triton kernel JIT compilation during inference: f. This causes a latency spike"
+    assert line in read(recording(steady(), log=line + "\n"), LOAD).broken[0]
+
+
+def test_counters_break_the_window() -> None:
+    window = read(recording(steady(), counters=counted(prefix_hits=16.0)), LOAD)
+    assert "16 tokens came from the prefix cache" in window.broken[0]
+
+
+def test_the_cross_check_limit_is_the_loads() -> None:
+    counters = counted(tpot_sum=LOAD.sent * STEP_S * 1.05)
+    assert read(recording(steady(), counters=counters), LOAD).broken
+    assert not read(recording(steady(), counters=counters), replace(LOAD, cross_check=0.1)).broken
+
+
+def test_a_failed_request_fails_the_window() -> None:
+    broken = Exchange(0.0, ((0.1, b'data: {"error": "out of memory"}\n\n'),), 5)
+    with pytest.raises(ServerError, match="out of memory"):
+        read(recording([*steady()[:-1], broken]), LOAD)
+
+
+@given(st.integers(1, 9), st.integers(1, 20), st.floats(1e-4, 0.1))
+def test_measured_requests_run_at_full_concurrency(concurrency: int, requests: int, step_s: float) -> None:
+    load = Load(concurrency=concurrency, prompt_tokens=1, output_tokens=4, requests=requests)
+    window = read(recording(steady(load, step_s)), load)
+    assert window.broken == ()
+    assert window.tpot_s == pytest.approx([step_s] * requests)
+
+
+@given(st.integers(1, 64), st.integers(1, 100))
+def test_how_many_are_sent(concurrency: int, requests: int) -> None:
+    load = Load(concurrency=concurrency, prompt_tokens=1, output_tokens=2, requests=requests)
+    in_flight = [min(load.sent - done, concurrency) for done in range(concurrency, concurrency + requests)]
+    assert set(in_flight) == {concurrency}
+    assert all(before >= after for before, after in pairwise([*in_flight, load.sent - concurrency - requests]))
+
+
+@pytest.mark.parametrize("field", ["concurrency", "prompt_tokens", "output_tokens", "requests"])
+def test_impossible_loads_are_refused(field: str) -> None:
+    with pytest.raises(BadInput, match=f"{field} is 0; it must be at least"):
+        replace(LOAD, **{field: 0})
