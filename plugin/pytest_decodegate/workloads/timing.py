@@ -1,0 +1,133 @@
+"""Clocks for a burst of calls on one rank, and the Workload that a factory hands back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ..metric import Json
+
+Burst = Callable[[], object]
+"""Does its calls and returns when they are launched (or, on a CPU, done); what it returns is not looked at."""
+
+ALIGN_CYCLES = 400_000
+"""Length of the device-side sleep before a collective, in SM cycles: 0.2 ms at 2 GHz, so every rank has launched."""
+
+CAPTURE_WARMUPS = 3
+
+
+class Clock(Protocol):
+    """Times one burst."""
+
+    def seconds(self, burst: Burst) -> float:
+        """Wall time of `burst` in seconds, as this clock sees it."""
+
+
+class CpuClock:
+    """The host's monotonic clock, for work that is done when the call returns."""
+
+    def seconds(self, burst: Burst) -> float:
+        """Run `burst` once; seconds of perf_counter between its start and its return."""
+        start = time.perf_counter()
+        burst()
+        return time.perf_counter() - start
+
+
+class CudaClock:
+    """CUDA events on the current stream around the burst; the device is idle before and after.
+
+    sleep_cycles: SM cycles that the device spins between the host's first launch and the start event, so that the
+    launches of all ranks are queued when the interval begins.
+    """
+
+    def __init__(self, sleep_cycles: int = 0) -> None:
+        import torch
+
+        self._sleep_cycles = sleep_cycles
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._stop = torch.cuda.Event(enable_timing=True)
+
+    def seconds(self, burst: Burst) -> float:
+        """Run `burst` once; seconds between two events on the current stream (resolution about 0.5 us)."""
+        import torch
+
+        if self._sleep_cycles:
+            torch.cuda._sleep(self._sleep_cycles)
+
+        self._start.record()
+        burst()
+        self._stop.record()
+        self._stop.synchronize()
+        return float(self._start.elapsed_time(self._stop)) / 1e3
+
+
+@dataclass(slots=True)
+class Workload:
+    """Work that is ready to be checked and timed on this rank.
+
+    burst: does `calls` calls, on rotated buffers.
+    check: runs the same calls on known data; None if the numbers are right, else a sentence that says what is wrong.
+    align: brings all ranks to the same point before a sample.
+    contract: how the time is taken; becomes part of the metric's identity.
+    facts: what was seen while setting up; reported, not compared.
+    """
+
+    burst: Burst
+    calls: int
+    clock: Clock
+    check: Callable[[], str | None]
+    contract: dict[str, Json]
+    align: Callable[[], None] = lambda: None
+    facts: dict[str, Json] = field(default_factory=dict)
+
+    def sample(self) -> float:
+        """Seconds per call of one burst on this rank."""
+        self.align()
+        return self.clock.seconds(self.burst) / self.calls
+
+
+def rotate(calls: Sequence[Burst]) -> Burst:
+    """One burst that makes each of `calls` once, in order."""
+
+    def burst() -> None:
+        for call in calls:
+            call()
+
+    return burst
+
+
+def captured(burst: Burst) -> Burst:
+    """Capture `burst` into a CUDA graph and return its replay. Warms up on a side stream first, as capture demands."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(CAPTURE_WARMUPS):
+            burst()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        burst()
+
+    replay: Burst = graph.replay
+    return replay
+
+
+def relative_error(got: Any, want: Any) -> float:
+    """Frobenius norm of (got - want) over that of want, both in float64; NaN in either gives NaN."""
+    difference = got.double() - want.double()
+    return float(difference.norm() / want.double().norm())
+
+
+def wrong_if_above(error: float, limit: float, what: str) -> str | None:
+    """The check's sentence when `error` is not below `limit` (NaN never is), else None."""
+    if error < limit:
+        return None
+
+    return f"{what}: relative error {error:.3g} against the float64 reference, limit {limit:g}"

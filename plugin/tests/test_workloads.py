@@ -1,0 +1,106 @@
+"""The workloads' numbers, on the CPU: quantisation, routing, the stand-in, and that wrong numbers are seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_decodegate.workloads import rank
+from pytest_decodegate.workloads.collectives import allreduce
+from pytest_decodegate.workloads.expert_mlp import expert_mlp_cpu
+from pytest_decodegate.workloads.experts import draw_routings, quantise, reference
+from pytest_decodegate.workloads.timing import CpuClock, Workload, relative_error, rotate, wrong_if_above
+
+torch = pytest.importorskip("torch", reason="workloads run on torch")
+
+
+def test_quantised_weights_are_within_half_a_step() -> None:
+    weight = torch.randn(64, 128, generator=torch.Generator().manual_seed(1))
+    matrix = quantise(weight)
+    half_step = matrix.scales.double().repeat_interleave(32, dim=1) / 2
+    # A bf16 scale is off by up to 2^-9, which the largest code feels seven times.
+    assert ((matrix.dequantised() - weight).abs() <= half_step * 1.03).all()
+
+
+def test_packed_words_hold_every_code_in_gptq_order() -> None:
+    matrix = quantise(torch.randn(16, 64, generator=torch.Generator().manual_seed(2)))
+    packed = matrix.packed()
+    assert packed.shape == (8, 16)
+    unpacked = torch.stack([(packed >> (4 * place)) & 15 for place in range(8)], dim=1).reshape(64, 16).t()
+    assert torch.equal(unpacked.to(torch.uint8), matrix.codes)
+
+
+def test_one_token_routings_visit_every_expert_before_any_comes_back() -> None:
+    routings = draw_routings(1, 48, experts=384, top_k=8, seed=3)
+    ids = torch.cat([routing.ids.flatten() for routing in routings])
+    assert sorted(ids.tolist()) == list(range(384))
+
+
+def test_one_token_routings_go_round_again_when_more_are_asked() -> None:
+    routings = draw_routings(1, 5, experts=16, top_k=8, seed=3)
+    assert len(routings) == 5
+    assert all(routing.ids.unique().numel() == 8 for routing in routings)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64])
+def test_routing_is_distinct_scaled_and_repeatable(tokens: int) -> None:
+    first, again = (draw_routings(tokens, 3, experts=384, top_k=8, seed=5) for _ in range(2))
+    for routing, same in zip(first, again, strict=True):
+        assert torch.equal(routing.ids, same.ids)
+        assert all(row.unique().numel() == 8 for row in routing.ids)
+        assert torch.allclose(routing.weights.sum(dim=1), torch.tensor(2.827))
+
+
+def test_reference_is_the_plain_formula() -> None:
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(2, 16, generator=generator).double()
+    w13 = torch.randn(4, 8, 16, generator=generator).double()
+    w2 = torch.randn(4, 16, 4, generator=generator).double()
+    routing = draw_routings(2, 1, experts=4, top_k=2, seed=7)[0]
+    want = torch.zeros_like(x)
+    for token in range(2):
+        for slot in range(2):
+            expert = int(routing.ids[token, slot])
+            gate, up = (w13[expert] @ x[token]).chunk(2)
+            hidden = gate / (1 + torch.exp(-gate)) * up
+            want[token] += routing.weights[token, slot].double() * (w2[expert] @ hidden)
+
+    assert relative_error(reference(x, routing, lambda expert: (w13[expert], w2[expert])), want) < 1e-12
+
+
+@pytest.mark.parametrize("error", [0.02, float("nan"), float("inf")])
+def test_an_error_that_is_not_below_the_limit_is_said(error: float) -> None:
+    assert "relative error" in (wrong_if_above(error, 1e-2, "GEMM") or "")
+    assert wrong_if_above(0.009, 1e-2, "GEMM") is None
+
+
+def test_expert_mlp_is_right_and_samples_are_times() -> None:
+    workload = expert_mlp_cpu(tokens=8)
+    assert workload.check() is None
+    assert workload.sample() > 0
+    assert workload.contract["device"] == "cpu"
+
+
+def test_rotation_makes_every_call_once_in_order() -> None:
+    made: list[int] = []
+    rotate([lambda: made.append(1), lambda: made.append(2)])()
+    assert made == [1, 2]
+
+
+def test_allreduce_refuses_an_unknown_mode() -> None:
+    with pytest.raises(ValueError, match="unknown mode 'smoke signals'"):
+        allreduce("smoke signals")
+
+
+def wrong_workload() -> Workload:
+    return Workload(lambda: None, 1, CpuClock(), lambda: "seven is not eight", {"clock": "perf_counter"})
+
+
+def test_the_rank_checks_on_opening_samples_and_forgets() -> None:
+    from pytest_decodegate.gang.protocol import Function
+
+    opened = rank.open_workload("wrong", Function.of(wrong_workload), {})
+    assert opened.wrong == "seven is not eight"
+    assert len(rank.take_samples("wrong", 4)) == 4
+    rank.close_workload("wrong")
+    with pytest.raises(KeyError):
+        rank.take_samples("wrong", 1)
