@@ -14,7 +14,6 @@ from ..gang.processes import scrubbed
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
 
-
 _CHOSEN = ("--port", "--host", "--served-model-name")
 
 

@@ -1,0 +1,54 @@
+"""`decodegate doctor`: what a perf run would find on this host."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Register the command with the subparsers `commands`."""
+    parser = commands.add_parser("doctor", help="say what a perf run would find here: machine, stack, baselines")
+    parser.add_argument("--python", default=sys.executable, help="the Python that the ranks would run under")
+    parser.add_argument("--baselines", type=Path, default=Path("baselines"), help="folder of stored baselines")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    missing = False
+    for line, good in _findings(options.python, options.baselines):
+        missing = missing or not good
+        print(f"{'ok     ' if good else 'missing'}  {line}")
+
+    return int(missing)
+
+
+def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
+    from ..baseline.store import Store
+    from ..machine.fingerprint import machine
+
+    fingerprint = machine()
+    yield f"machine class {fingerprint.machine_class}", True
+    if fingerprint.gpus:
+        yield f"driver {fingerprint.driver}", True
+    else:
+        yield f"no GPU, the stand-ins would run: {fingerprint.no_gpu_reason}", True
+
+    yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
+    yield from (_module(python, name) for name in ("torch", "vllm"))
+    files = Store(baselines).files(fingerprint.machine_class)
+    yield f"baselines of this machine class: {', '.join(file.name for file in files) or 'none'}", bool(files)
+
+
+def _module(python: str, name: str) -> tuple[str, bool]:
+    code = f"import {name}; print({name}.__version__)"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["no output"])[-1]
+        return f"{name} in {python}: {reason}", False
+
+    return f"{name} {found.stdout.strip().splitlines()[-1]} in {python}", True

@@ -1,0 +1,139 @@
+"""One torchrun under its guard: how it is started, what it says, how it is stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import BadInput
+from . import logs, processes, protocol
+from .guard import KILL_SECONDS, guarded
+from .options import GangOptions, on_node
+
+GUARD_GRACE_SECONDS = 1.0
+
+_EXIT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+_NO_TORCH = re.compile(r"No module named '?torch\b")
+
+
+class Agent:
+    """The torchrun of node number `node`, with `rank_count` ranks; `folder` holds its log and those of its ranks.
+
+    own: environment that the ranks need for the gang, on whatever host they run.
+    """
+
+    def __init__(self, node: int, rank_count: int, options: GangOptions, folder: Path, own: Mapping[str, str]) -> None:
+        self._python = options.python
+        self._tag = own[protocol.GANG_ID]
+        self._folder = folder / f"node{node}"
+        self._folder.mkdir()
+        self._log = self._folder / "torchrun.log"
+        own = {**options.env, **own}
+        command = self._command(rank_count, options)
+        if options.nodes is None or not options.nodes.start[node]:
+            _check_python(options.python)
+        else:
+            words = [f"{name}={value}" for name, value in own.items()]
+            command = on_node(options.nodes.start[node], ["env", *words, *command])
+
+        with self._log.open("wb") as log:
+            self._process = guarded(
+                command,
+                env={"OMP_NUM_THREADS": "1", **processes.scrubbed(os.environ), **own},
+                stdout=log,
+                grace_seconds=GUARD_GRACE_SECONDS,
+            )
+
+    def _command(self, rank_count: int, options: GangOptions) -> list[str]:
+        return [
+            self._python,
+            *("-m", "torch.distributed.run"),
+            *self._rendezvous(options),
+            f"--nproc-per-node={rank_count}",
+            "--max-restarts=0",  # a second attempt under one agent fails on stale keys (pytorch#135712)
+            "--monitor-interval=0.5",  # seldom: it disturbs the measurement, and we notice a death ourselves
+            "--redirects=3",
+            f"--log-dir={self._folder / 'ranks'}",
+            *("--module", "pytest_decodegate.gang.worker"),
+        ]
+
+    def _rendezvous(self, options: GangOptions) -> list[str]:
+        if options.nodes is None:
+            return ["--standalone"]
+
+        return [
+            f"--nnodes={len(options.nodes.start)}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={options.nodes.rdzv_endpoint}",
+            f"--rdzv-id={self._tag}",
+        ]
+
+    @property
+    def running(self) -> bool:
+        """Whether the guard, and so perhaps torchrun, still runs."""
+        return self._process.poll() is None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for torchrun and everything below it to end; whether it did."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+
+        return True
+
+    def terminate(self) -> None:
+        """Ask the guard to end torchrun and every descendant."""
+        if self.running:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """End torchrun and every descendant; bounded. Safe to call again."""
+        self.terminate()
+        if not self.wait(GUARD_GRACE_SECONDS + KILL_SECONDS + 1):
+            self._process.kill()
+            self.wait(1)
+        if self._guard_was_killed:  # so nobody has swept behind it
+            processes.kill_tagged(protocol.GANG_ID, self._tag)
+
+    @property
+    def _guard_was_killed(self) -> bool:
+        return self._process.poll() is not None and self._process.returncode < 0
+
+    def summary(self) -> str:
+        """What torchrun itself says of the failure, without its Python traceback; else the end of its log."""
+        text = logs.tail(self._log, logs.LIMIT_BYTES)
+        _, found, account = text.rpartition("ChildFailedError:")
+        if found:
+            return account.strip()
+        if self._guard_was_killed:
+            name = processes.describe_exit(self._process.returncode)
+            return f"the guard of torchrun (pid {self._process.pid}) was killed by {name}"
+
+        return text[-2_000:].strip()
+
+    def exit_codes(self) -> Mapping[int, int]:
+        """Exit code by rank as torchrun reports it; negative for a signal."""
+        return {int(rank): int(code) for rank, code in _EXIT.findall(self.summary())}
+
+    def explain_start(self) -> str:
+        """Why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
+        summary = self.summary()
+        lines = [f"torchrun reports:\n{summary or '(nothing)'}"]
+        if _NO_TORCH.search(summary):
+            lines.insert(0, f"{self._python} has no torch: install it there (`{self._python} -m pip install torch`)")
+
+        tails = {
+            stderr.parent.name: logs.tail(stderr) for stderr in self._folder.glob("ranks/*/attempt_0/*/stderr.log")
+        }
+        lines += [f"end of stderr of local rank {name}:\n{text}" for name, text in sorted(tails.items()) if text]
+        return "\n".join(lines)
+
+
+def _check_python(python: str) -> None:
+    if shutil.which(python) is None:
+        raise BadInput(f"the Python for the ranks, {python!r}, does not exist or cannot be executed")

@@ -1,0 +1,101 @@
+"""The gangs of one world size in this session: started together, checked after failures, seldom replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import DecodegateError, GangError
+from .controller import Gang, GangOptions
+from .logs import Marks
+
+MOST_REPLACED = 2
+"""A host that breaks ranks again and again will not be measured; say so instead of starting ranks for an hour."""
+
+
+class Bench:
+    """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for."""
+
+    def __init__(self, world_size: int, options: GangOptions, *, progress: Callable[[str], None]) -> None:
+        self.world_size = world_size
+        self._options = options
+        self._progress = progress
+        self._gangs: list[Gang] = []
+        self._causes: list[DecodegateError] = []
+        self._started = 0
+        self._marks: dict[Gang, Marks] = {}
+
+    def gangs(self, count: int) -> list[Gang]:
+        """`count` gangs that are ready for work; starts what is missing, all at once.
+
+        A broken gang is replaced, at most twice a session; after that every request raises a GangError with the
+        first cause. Nothing that failed is run again.
+        """
+        self._drop_broken()
+        if len(self._causes) > MOST_REPLACED:
+            raise GangError(
+                f"ranks of world size {self.world_size} broke {len(self._causes)} times in this session and are not "
+                f"started again; the first cause was:\n{self._causes[0]}"
+            )
+        if count > len(self._gangs):
+            self._start(count - len(self._gangs))
+
+        return self._gangs[:count]
+
+    def _drop_broken(self) -> None:
+        healthy = []
+        for gang in self._gangs:
+            if gang.check():
+                healthy.append(gang)
+                continue
+
+            gang.close()
+            self._causes.append(gang.cause or GangError(f"gang {gang.name!r} ended by itself between two calls"))
+            self._progress(f"gang {gang.name} broke and is replaced")
+
+        self._gangs = healthy
+
+    def _start(self, count: int) -> None:
+        new = [self._new() for _ in range(count)]
+        self._marks.update((gang, {}) for gang in new)
+        self._progress(f"starting {count} x {self.world_size} ranks")
+        try:
+            for gang in new:
+                gang.spawn()
+            for gang in new:
+                gang.connect(self._progress)
+            for gang in new:
+                gang.ready()
+        except BaseException as error:
+            for gang in new:
+                gang.close()
+            if isinstance(error, DecodegateError):
+                self._causes.append(error)
+            raise
+
+        self._gangs += new
+
+    def _new(self) -> Gang:
+        self._started += 1
+        nodes = self._options.nodes and self._options.nodes.for_gang(self._started)
+        options = replace(self._options, nodes=nodes)
+        return Gang(self.world_size, options, name=f"w{self.world_size}-{self._started}")
+
+    def output(self) -> list[tuple[str, str]]:
+        """What ranks wrote since last asked, also those that are gone: (section title, text), at most 20 kB each."""
+        sections = []
+        for gang, marks in list(self._marks.items()):
+            self._marks[gang] = gang.marks()
+            for rank, stream, text in gang.output_since(marks):
+                sections.append((f"{stream} rank {rank} of {gang.name}", text))
+            if gang not in self._gangs:
+                del self._marks[gang]  # it has written its last
+
+        return sections
+
+    def close(self) -> None:
+        """End all gangs."""
+        for gang in self._gangs:
+            gang.close()
+
+        self._gangs.clear()

@@ -1,0 +1,282 @@
+"""A gang: ranks started once by the real torchrun, and handed one piece of work after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Self
+
+from ..errors import DecodegateError, GangError, RankRaised
+from . import accounts, logs, processes, protocol, worker
+from .collection import Collection, OnNote
+from .diagnosis import diagnose
+from .launch import Launch
+from .logs import Marks
+from .options import GangOptions as GangOptions
+from .protocol import Bye, Hello
+from .rank import Rank
+
+HEALTH_SECONDS = 5.0
+
+
+class Pending:
+    """A call that runs on the ranks; its deadline counts from submit()."""
+
+    def __init__(self, gang: Gang, collection: Collection) -> None:
+        self._gang = gang
+        self._collection = collection
+
+    def result(self, on_note: OnNote | None = None) -> list[Any]:
+        """Wait for every rank; return what each returned, by rank.
+
+        Raises RankRaised, RankDied or RankHung, and pytest's skip if every rank skipped. on_note(rank, text) is
+        called for each progress note.
+        """
+        return self._gang._result(self._collection, on_note)
+
+
+class Gang:
+    """`world_size` ranks under one torchrun.
+
+    name: for messages and for the log folder. After a failure that every rank reported the gang is checked and used
+    again; after anything else it is closed, `cause` says why, and a new one must be made.
+    """
+
+    def __init__(self, world_size: int, options: GangOptions, *, name: str) -> None:
+        options.ranks_per_node(world_size)  # refused here, not at the start
+        self.world_size = world_size
+        self.options = options
+        self.name = name
+        self.cause: DecodegateError | None = None
+        self._ranks: dict[int, Rank] = {}
+        self._log_dirs: dict[int, str] = {}
+        self._hellos: dict[int, Hello] = {}
+        self._launch: Launch | None = None
+        self._oom_kills = 0
+        self._ready = False
+        self._closed = False
+        self._suspect = False
+        self._busy: Collection | None = None
+        self._joining: Pending | None = None
+        self._task = 0
+
+    def __enter__(self) -> Self:
+        self.ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a call: all ranks are up and torchrun runs."""
+        if not self._ready or self._closed or self._launch is None or not self._launch.running:
+            return False
+
+        return not any(rank.ended for rank in self._ranks.values())
+
+    @property
+    def hellos(self) -> Mapping[int, Hello]:
+        """Who the ranks are, by rank; readable after the gang has ended."""
+        return self._hellos
+
+    def spawn(self) -> None:
+        """Start torchrun and return at once, so that several gangs can start together. Raises BadInput."""
+        self._oom_kills = processes.oom_kills()
+        self._launch = Launch(self.world_size, self.options, self.name)
+
+    def connect(self, on_wait: Callable[[str], None] | None = None) -> None:
+        """Wait until every rank has connected, then let them join their process group and return at once.
+
+        Several gangs so import torch together. on_wait is told once a second; errors as ready().
+        """
+        if self._launch is None:
+            self.spawn()
+        assert self._launch is not None
+        try:
+            self._launch.muster(self._ranks, on_wait or (lambda _: None))
+            self._hellos = {name: self._ranks[name].hello for name in sorted(self._ranks)}
+            self._log_dirs = {name: hello.log_dir for name, hello in self._hellos.items()}
+            self._ready = True
+            seconds = max(1.0, self._launch.seconds_left)
+            self._joining = self.submit(
+                worker.init_process_group, self.options.collective_seconds, deadline_seconds=seconds
+            )
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def ready(self, on_wait: Callable[[str], None] | None = None) -> None:
+        """Wait until every rank has connected and joined the process group; on_wait is told once a second.
+
+        Raises a GangError that quotes torchrun and the ranks, after which the gang is closed.
+        """
+        if self._joining is None:
+            self.connect(on_wait)
+        assert self._joining is not None
+        try:
+            self._joining.result()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def submit(
+        self, function: Callable[..., Any], *args: Any, deadline_seconds: float | None = None, **kwargs: Any
+    ) -> Pending:
+        """Send function(*args, **kwargs) to every rank and return at once.
+
+        Raises BadInput, before any rank is disturbed, if the function or an argument cannot travel; GangError if the
+        gang has ended.
+        """
+        task = self._task = self._task + 1
+        frame = protocol.call(task, function, args, kwargs)
+        self._settle()
+        seconds = self.options.deadline_seconds if deadline_seconds is None else deadline_seconds
+        collection = Collection(task, f"{function.__name__}()", self._ranks, self.options, seconds)
+        self._busy = collection
+        for name, rank in self._ranks.items():
+            try:
+                rank.connection.send_bytes(frame)
+            except OSError:
+                collection.lose(name)
+
+        return Pending(self, collection)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        deadline_seconds: float | None = None,
+        on_note: OnNote | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Do submit() and result() in one."""
+        return self.submit(function, *args, deadline_seconds=deadline_seconds, **kwargs).result(on_note)
+
+    def check(self) -> bool:
+        """Whether the gang can be used; after a failure the ranks must first pass a health check (5 s)."""
+        try:
+            self._settle()
+        except GangError:
+            return False
+
+        return self.alive
+
+    def _settle(self) -> None:
+        """Leave no call unanswered and no doubt about the ranks; raises GangError if they cannot be used."""
+        if self._busy is not None:  # its caller gave it up, for instance because another gang had failed
+            self._collect(self._busy, None)
+        if not self._ready or self._closed:
+            hint = f"because {self.cause}" if self.cause else "close() was called or ready() was not"
+            raise GangError(f"gang {self.name!r} cannot take work: {hint}")
+        if self._suspect:
+            self._suspect = False
+            try:
+                self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
+            except RankRaised as error:
+                self._fail(error)
+                raise
+
+    def _result(self, collection: Collection, on_note: OnNote | None) -> list[Any]:
+        if collection is self._busy:
+            self._collect(collection, on_note)
+        if collection.failures or len(collection.replies) < self.world_size:
+            self._raise(collection)
+
+        replies = [collection.replies[name] for name in range(self.world_size)]
+        skips = {name: reply.skip for name, reply in enumerate(replies) if reply.skip is not None}
+        if skips:
+            self._suspect = True
+            self._raise_skip(collection.what, skips)
+
+        return [self._value(name, reply.value) for name, reply in enumerate(replies)]
+
+    def _collect(self, collection: Collection, on_note: OnNote | None) -> None:
+        try:
+            collection.collect(on_note)
+        except BaseException as error:  # Ctrl-C, pytest-timeout: the ranks are in the middle of something
+            self._fail(error)
+            raise
+
+        self._busy = None
+        if collection.failures:
+            self._suspect = True
+        if collection.gone or collection.silent:
+            assert self._launch is not None
+            grace_seconds = self.options.grace_seconds
+            self._fail(diagnose(collection, self._ranks, self._launch, grace_seconds, self._oom_kills))
+
+    def _raise(self, collection: Collection) -> NoReturn:
+        if collection.gone or collection.silent:
+            raise self.cause or GangError(f"gang {self.name!r} was closed before it answered {collection.what}")
+
+        raise RankRaised(accounts.raised(collection.what, collection.failures))
+
+    def _raise_skip(self, what: str, skips: Mapping[int, str]) -> NoReturn:
+        others = sorted(set(range(self.world_size)) - set(skips))
+        if others:
+            raise RankRaised(accounts.disagreed(what, skips, others))
+
+        import pytest
+
+        pytest.skip(skips[0])
+
+    def _value(self, name: int, value: bytes | None) -> Any:
+        assert value is not None
+        try:
+            return protocol.load(value)
+        except Exception as error:
+            raise RankRaised(
+                f"rank {name} returned a value that cannot be unpickled here ({type(error).__name__}: {error}); return "
+                "numbers, strings and lists"
+            ) from error
+
+    def _fail(self, error: BaseException) -> None:
+        """Close the gang for good, without asking the ranks."""
+        if self._closed:
+            return
+        if isinstance(error, DecodegateError):
+            self.cause = error
+        else:
+            self.cause = GangError(f"it was interrupted by {type(error).__name__}")
+
+        self._end()
+
+    def marks(self) -> Marks:
+        """Where the output of every rank ends now; works after the gang has ended, too."""
+        return logs.marks(self._log_dirs)
+
+    def output_since(self, marks: Marks) -> list[tuple[int, str, str]]:
+        """(rank, "stdout" or "stderr", text) written after `marks`, at most 20 kB each; {} means from the start."""
+        return logs.output_since(self._log_dirs, marks)
+
+    def close(self) -> None:
+        """Let the ranks drop their state and leave, then end whatever is left; bounded, and safe to call again."""
+        if self._closed:
+            return
+        if self._ready and self._busy is None:
+            self._say_goodbye()
+
+        self._end()
+
+    def _say_goodbye(self) -> None:
+        seconds = self.options.teardown_seconds
+        deadline = time.monotonic() + seconds + 1
+        for rank in self._ranks.values():
+            try:
+                rank.connection.send_bytes(protocol.dump(Bye(seconds)))
+            except OSError:
+                return
+
+        for rank in self._ranks.values():
+            rank.await_end(max(0.0, deadline - time.monotonic()))
+
+    def _end(self) -> None:
+        self._closed = True
+        self._busy = None
+        for rank in self._ranks.values():
+            rank.kill()
+        if self._launch is not None:
+            self._launch.stop()
+        for rank in self._ranks.values():
+            rank.close()

@@ -1,0 +1,121 @@
+"""Starting a gang: its folder, its listener, one torchrun for each node, until every rank has reported."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..errors import RankDied, RankHung
+from . import accounts, protocol
+from .agent import Agent
+from .listener import Listener
+from .options import GangOptions
+from .rank import Rank
+
+PACKAGE = Path(__file__).parents[1]
+STEP_SECONDS = 1.0
+
+
+class Launch:
+    """The processes of a gang as the controller started them; its agents run at once, its ranks come by muster()."""
+
+    def __init__(self, world_size: int, options: GangOptions, name: str) -> None:
+        self._world_size = world_size
+        self._options = options
+        self._name = name
+        rank_count = options.ranks_per_node(world_size)
+        options.log_root.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=options.log_root))
+        self._deadline = time.monotonic() + options.start_seconds
+        self._listener = Listener(options.nodes.listen_host, folder) if options.nodes else Listener()
+        self._agents: list[Agent] = []
+        own = self._environment(folder)
+        try:
+            for node in range(world_size // rank_count):
+                self._agents.append(Agent(node, rank_count, options, folder, own))
+        except BaseException:
+            self.stop()
+            raise
+
+    def _environment(self, folder: Path) -> dict[str, str]:
+        return {
+            # Only this plugin: the site-packages of pytest's Python must not reach another Python.
+            "PYTHONPATH": str(_import_folder(folder)),
+            "PYTHONSAFEPATH": "1",  # nor may the current folder
+            protocol.ADDRESS: self._listener.address,
+            protocol.KEY_FILE: str(self._listener.key_file),
+            protocol.GANG_ID: folder.name,
+        }
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the time to start."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def running(self) -> bool:
+        """Whether every torchrun runs."""
+        return all(agent.running for agent in self._agents)
+
+    def muster(self, ranks: dict[int, Rank], on_wait: Callable[[str], None]) -> None:
+        """Fill `ranks` until all are there, then let nobody else in; on_wait is told once a second.
+
+        Raises RankDied if torchrun ends before, RankHung if time runs out; both quote torchrun and the ranks.
+        """
+        started = time.monotonic()
+        while missing := sorted(set(range(self._world_size)) - set(ranks)):
+            self._check(missing)
+            try:
+                rank = Rank(self._listener.ranks.get(timeout=min(STEP_SECONDS, max(0.0, self.seconds_left))))
+            except queue.Empty:
+                waited = time.monotonic() - started
+                on_wait(f"gang {self._name}: {len(ranks)} of {self._world_size} ranks are up after {waited:.0f} s")
+                continue
+
+            ranks[rank.hello.rank] = rank
+
+        self._listener.close()
+
+    def _check(self, missing: list[int]) -> None:
+        who = accounts.ranks_text(missing)
+        if not self.running:
+            raise RankDied(f"gang {self._name!r}: torchrun ended before {who} came up\n{self._explain_start()}")
+        if self.seconds_left <= 0:
+            limit = f"{self._options.start_seconds:g} s"
+            raise RankHung(f"gang {self._name!r}: {who} did not connect within {limit}\n{self._explain_start()}")
+
+    def _explain_start(self) -> str:
+        return "\n".join(agent.explain_start() for agent in self._agents)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until every torchrun has ended, at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        for agent in self._agents:
+            agent.wait(max(0.0, deadline - time.monotonic()))
+
+    def summary(self) -> str:
+        """What torchrun says, on each node that says anything."""
+        return "\n".join(filter(None, (agent.summary() for agent in self._agents)))
+
+    def exit_codes(self) -> Mapping[int, int]:
+        """Exit code by rank as torchrun reports it; negative for a signal."""
+        return {rank: code for agent in self._agents for rank, code in agent.exit_codes().items()}
+
+    def stop(self) -> None:
+        """End every torchrun with all its descendants, and stop listening; bounded. Safe to call again."""
+        for agent in self._agents:
+            agent.terminate()
+        for agent in self._agents:
+            agent.stop()
+
+        self._listener.close()
+
+
+def _import_folder(folder: Path) -> Path:
+    path = folder / "path"
+    path.mkdir()
+    (path / PACKAGE.name).symlink_to(PACKAGE, target_is_directory=True)
+    return path

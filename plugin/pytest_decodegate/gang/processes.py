@@ -1,0 +1,114 @@
+"""Processes seen from outside: environments, exit codes, stops and kills, through /proc and pidfds."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from .guard import KILL_SECONDS
+
+_RANK_VARIABLES = re.compile(
+    # torchrun's own for its ranks; PET_* are defaults of torchrun's options; PYTHON_EXEC replaces the ranks' Python.
+    r"TORCHELASTIC_\w+|TORCHRUN_\w+|PET_\w+|PYTHON_EXEC"
+    r"|(LOCAL_|GROUP_|ROLE_|CROSS_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
+    # This plugin's, and what pytest tells its own process.
+    r"|DECODEGATE_\w+|PYTEST_(CURRENT_TEST|VERSION|XDIST_\w+)"
+)
+
+_STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in an uninterruptible system call"}
+
+
+def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` for a child that is no rank: without torchrun's, this plugin's and pytest's own variables."""
+    return {name: value for name, value in environ.items() if not _RANK_VARIABLES.fullmatch(name)}
+
+
+def exit_code(pid: int) -> int | None:
+    """Exit code of a zombie that its parent has not reaped yet (negative: a signal); None if it is no zombie."""
+    fields = _stat(pid)
+    if not fields or fields[0] != "Z":
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49]))
+
+
+def stop_reason(pid: int) -> str | None:
+    """Why process `pid` cannot run its signal handlers, None if it can."""
+    fields = _stat(pid)
+    return _STATES.get(fields[0]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third (state) on; empty if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def describe_exit(code: int) -> str:
+    """'SIGKILL' or 'exit code 7'."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+
+    return f"signal {-code}"
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process behind `pidfd` has ended, reaped or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def send_signal(pidfd: int, signum: signal.Signals) -> None:
+    """Send a signal to exactly this process, a reused pid excluded."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signum)
+
+
+def kill_group(leader: int) -> None:
+    """SIGKILL the process group that `leader` leads, whether or not the leader itself still lives."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def tagged(name: str, value: str) -> list[int]:
+    """Live processes that were started with NAME=VALUE in their environment."""
+    entry = f"{name}={value}".encode()
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and entry in _environment(pid)]  # noqa: PTH208
+
+
+def _environment(pid: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return []
+
+
+def kill_tagged(name: str, value: str) -> None:
+    """SIGKILL every process that was started with NAME=VALUE, until none is left; the last resort, bounded."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while (pids := tagged(name, value)) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+        time.sleep(0.01)
+
+
+def oom_kills() -> int:
+    """How often this machine's out-of-memory killer has struck since boot; 0 where the kernel does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+
+    return 0

@@ -1,0 +1,147 @@
+"""Replicates from gangs: a workload is opened on several gangs, checked, then sampled in turns under a watch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..metric import Json, Level, Replicate
+from ..workloads import rank
+from .protocol import Function
+from .sampling import Plan, interleave, warm_up
+
+if TYPE_CHECKING:
+    from ..machine.watch import Watch
+    from ..report.progress import Progress
+    from .bench import Bench
+    from .controller import Gang
+
+
+class GangSampler:
+    """One replicate: a gang that holds the opened workload. Keeps each rank's samples, to tell a straggler."""
+
+    def __init__(self, gang: Gang, key: str, deadline_seconds: float) -> None:
+        self.gang = gang
+        self._key = key
+        self._deadline_seconds = deadline_seconds
+        self._by_rank: list[list[float]] = [[] for _ in range(gang.world_size)]
+
+    def sample(self, count: int) -> list[float]:
+        """`count` samples in seconds per call: sample by sample, the slowest rank counts."""
+        per_rank = self.gang.run(rank.take_samples, self._key, count, deadline_seconds=self._deadline_seconds)
+        for kept, taken in zip(self._by_rank, per_rank, strict=True):
+            kept.extend(taken)
+
+        return [max(samples) for samples in zip(*per_rank, strict=True)]
+
+    def forget(self) -> None:
+        """Drop what was kept so far: warm-up samples are no facts."""
+        for kept in self._by_rank:
+            kept.clear()
+
+    def replicate(self, samples: Sequence[float], warmups: int) -> Replicate:
+        """The replicate that this gang gave, with the median of each rank in seconds."""
+        medians: list[Json] = [statistics.median(kept) for kept in self._by_rank]
+        return Replicate(tuple(samples), {"rank_medians": medians, "warmup_batches": warmups})
+
+
+class GangSource:
+    """A perf.Source: fresh gangs of one world size, each holding `workload(**params)`; leaving it closes them all.
+
+    name: of the metric, for progress and as the key on the ranks. deadline_seconds: for one call on the ranks.
+    watch: makes a watcher of the machine for the time of sampling.
+    """
+
+    level: Level = "gang"
+
+    def __init__(
+        self,
+        name: str,
+        bench: Bench,
+        workload: Callable[..., Any],
+        params: dict[str, Any],
+        *,
+        plan: Plan,
+        watch: Callable[[], AbstractContextManager[Watch]],
+        progress: Progress,
+        deadline_seconds: float,
+    ) -> None:
+        self._bench = bench
+        self._function = Function.of(workload)
+        self._params = params
+        self._plan = plan
+        self._watch = watch
+        self._progress = progress
+        self._deadline_seconds = deadline_seconds
+        self._key = name
+        self._gangs: list[Gang] = []
+        self._opened: list[rank.Opened] = []
+        self._telemetry: list[Json] = []
+        self.wrong: str | None = None
+        self.broken: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for gang in self._gangs:
+            if gang.alive:
+                gang.run(rank.close_workload, self._key, deadline_seconds=self._deadline_seconds)
+
+    @property
+    def contract(self) -> dict[str, Json]:
+        """The timing contract that the workload declared; every rank runs the same factory."""
+        return dict(self._opened[0].contract) if self._opened else {}
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """What the workload and the watch saw."""
+        workload = dict(self._opened[0].facts) if self._opened else {}
+        return {**workload, "telemetry": list(self._telemetry)}
+
+    def take(self, count: int) -> list[Replicate]:
+        """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""
+        gangs = self._bench.gangs(len(self._gangs) + count)[len(self._gangs) :]
+        self._open(gangs)
+        return [] if self.wrong else self._sample(gangs)
+
+    def _open(self, gangs: Sequence[Gang]) -> None:
+        """Set up on all gangs at once: preparing weights takes long and disturbs nobody before sampling."""
+        self._progress.tick(f"{self._key}: setting up and checking numbers on {len(gangs)} replicates")
+        first = len(self._gangs) + 1
+        self._gangs.extend(gangs)
+        pending = [
+            gang.submit(
+                rank.open_workload, self._key, self._function, self._params, deadline_seconds=self._deadline_seconds
+            )
+            for gang in gangs
+        ]
+        for number, answer in enumerate(pending, start=first):
+            for index, opened in enumerate(answer.result()):
+                self._opened.append(opened)
+                if opened.wrong and self.wrong is None:
+                    self.wrong = f"replicate {number}, rank {index}: {opened.wrong}"
+
+    def _sample(self, gangs: Sequence[Gang]) -> list[Replicate]:
+        samplers = [GangSampler(gang, self._key, self._deadline_seconds) for gang in gangs]
+        with self._watch() as watch:
+            warmups = [warm_up(sampler, self._plan) for sampler in samplers]
+            for sampler in samplers:
+                sampler.forget()
+
+            samples = interleave(samplers, self._plan, self._on_turn)
+
+        telemetry = watch.report()
+        self.broken.extend(telemetry.invalid)
+        self._telemetry.append(dict(telemetry.facts))
+        return [
+            sampler.replicate(taken, warmed) for sampler, taken, warmed in zip(samplers, samples, warmups, strict=True)
+        ]
+
+    def _on_turn(self, taken: int, most: int) -> None:
+        self._progress.tick(
+            f"{self._key}: {taken} of at most {most} samples from each of {len(self._gangs)} replicates"
+        )

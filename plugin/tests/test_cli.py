@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_decodegate.cli import main
+
+
+def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slice", "--world", "2", "--layers", "3", str(tmp_path / "model")]) == 0
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 3
+    assert "3-layer rank slice for 2 GPU(s)" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_line_and_exit_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slice", "--world", "2", "--layers", "1", str(tmp_path / "model")]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("decodegate: rank-slice: 1 layers")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--baselines", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "machine class" in said
+    assert "missing  baselines of this machine class: none" in said
+
+
+def test_doctor_asks_the_python_of_the_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    assert main(["doctor", "--python", str(bare), "--baselines", str(tmp_path)]) == 1
+    assert f"missing  torch in {bare}: ModuleNotFoundError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["slice", "folder"]])
+def test_unusable_words_are_explained_by_the_parser(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+
+    assert stopped.value.code == 2
+    assert "usage: decodegate" in capsys.readouterr().err

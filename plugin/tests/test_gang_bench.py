@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gang_tasks
+import pytest
+
+from pytest_decodegate.errors import GangError, RankDied
+from pytest_decodegate.gang import bench as bench_module
+from pytest_decodegate.gang import protocol
+from pytest_decodegate.gang.bench import Bench
+from pytest_decodegate.gang.controller import GangOptions
+from pytest_decodegate.gang.logs import Marks
+
+
+class ScriptedGang:
+    """A gang without processes: it fails when told to."""
+
+    started: ClassVar[list[str]] = []
+    start_errors: ClassVar[list[GangError]] = []
+
+    def __init__(self, world_size: int, options: GangOptions, *, name: str) -> None:
+        self.name = name
+        self.cause: GangError | None = None
+        self.closed = False
+
+    def spawn(self) -> None:
+        self.started.append(f"spawn {self.name}")
+
+    def connect(self, on_wait: object) -> None:
+        self.started.append(f"connect {self.name}")
+
+    def ready(self) -> None:
+        self.started.append(f"ready {self.name}")
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+
+    def check(self) -> bool:
+        return self.cause is None
+
+    def break_with(self, text: str) -> None:
+        self.cause = RankDied(text)
+
+    def marks(self) -> Marks:
+        return {(0, "stdout"): 100}
+
+    def output_since(self, marks: Marks) -> list[tuple[int, str, str]]:
+        return [(0, "stdout", f"after {marks.get((0, 'stdout'), 0)}")]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: list[str]) -> Bench:
+    monkeypatch.setattr(bench_module, "Gang", ScriptedGang)
+    monkeypatch.setattr(ScriptedGang, "started", [])
+    monkeypatch.setattr(ScriptedGang, "start_errors", [])
+    return Bench(2, GangOptions(log_root=tmp_path), progress=said.append)
+
+
+def break_one(bench: Bench, text: str) -> None:
+    gangs: list[Any] = list(bench.gangs(1))
+    gangs[0].break_with(text)
+
+
+def test_gangs_start_together_and_are_kept(bench: Bench, said: list[str]) -> None:
+    first = bench.gangs(2)
+    steps = ("spawn", "connect", "ready")
+    assert ScriptedGang.started == [f"{step} {name}" for step in steps for name in ("w2-1", "w2-2")]
+    assert bench.gangs(1) == first[:1]
+    assert bench.gangs(3)[:2] == first
+    assert len(ScriptedGang.started) == 9
+    assert said == ["starting 2 x 2 ranks", "starting 1 x 2 ranks"]
+
+
+def test_a_broken_gang_is_replaced_twice_and_then_the_first_cause_is_raised(bench: Bench) -> None:
+    for text in ("first cause", "second cause"):
+        break_one(bench, text)
+        bench.gangs(1)
+
+    break_one(bench, "third cause")
+    before = list(ScriptedGang.started)
+    for _ in range(2):
+        with pytest.raises(GangError, match=r"broke 3 times.*\n.*first cause"):
+            bench.gangs(1)
+
+    assert ScriptedGang.started == before
+
+
+def test_a_start_that_fails_is_raised_not_repeated_and_leaves_no_gang(bench: Bench) -> None:
+    ScriptedGang.start_errors.append(RankDied("no torch"))
+    with pytest.raises(RankDied, match="no torch"):
+        bench.gangs(3)
+
+    assert [step for step in ScriptedGang.started if step.startswith("ready")] == ["ready w2-1"]
+    assert [gang.name for gang in bench.gangs(1)] == ["w2-4"]
+
+
+def test_five_gangs_that_fail_to_start_count_as_one_failure(bench: Bench) -> None:
+    for _ in range(3):
+        ScriptedGang.start_errors.append(RankDied("no torch"))
+        with pytest.raises(RankDied):
+            bench.gangs(5)
+
+    with pytest.raises(GangError, match="broke 3 times"):
+        bench.gangs(5)
+
+
+def test_output_is_told_once_also_of_a_gang_that_is_gone(bench: Bench) -> None:
+    break_one(bench, "gone")
+    bench.gangs(1)
+    assert bench.output() == [("stdout rank 0 of w2-1", "after 0"), ("stdout rank 0 of w2-2", "after 0")]
+    assert bench.output() == [("stdout rank 0 of w2-2", "after 100")]
+
+
+def test_close_ends_every_gang(bench: Bench) -> None:
+    gangs: list[Any] = list(bench.gangs(2))
+    bench.close()
+    assert all(gang.closed for gang in gangs)
+
+
+def test_two_real_gangs_live_side_by_side_with_their_own_environments(tmp_path: Path) -> None:
+    waited: list[str] = []
+    bench = Bench(1, GangOptions(log_root=tmp_path, env={"STACK": "b"}), progress=waited.append)
+    try:
+        gangs = bench.gangs(2)
+        pending = [gang.submit(gang_tasks.environment) for gang in gangs]
+        environments = [answer.result()[0] for answer in pending]
+    finally:
+        bench.close()
+
+    assert [found["STACK"] for found in environments] == ["b", "b"]
+    assert len({found[protocol.GANG_ID] for found in environments}) == 2
+    assert len({gang.hellos[0].pid for gang in gangs}) == 2
+    assert waited[0] == "starting 2 x 1 ranks"
+
+
+def test_a_rank_starts_with_the_standard_library_only() -> None:
+    heavy = {"torch", "numpy", "pytest", "msgspec", "scipy", "vllm", "pynvml"}
+    code = f"import sys, pytest_decodegate.gang.worker; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
