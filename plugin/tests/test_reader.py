@@ -112,8 +112,8 @@ def at(document: Any, pointer: str) -> tuple[Any, Any]:
 
 S0 = "/benchmarks/0/extra_info/sessions/0"
 EDITS: list[tuple[str, Json | float, str]] = [
-    ("/decodegate/schema", 2, "version 2 is not 1"),
-    ("/decodegate/schema", "1", "version '1' is not 1"),
+    ("/decodegate/schema", 3, "version 3 is not 2"),
+    ("/decodegate/schema", "1", "version '1' is not 2"),
     ("/decodegate/machine_class", "", "length >= 1, found ''"),
     ("/decodegate/provenance", {"machine": {}}, "field 'stack' must be an object"),
     ("/decodegate/provenance/stack/nccl", float("nan"), "nan is no JSON number"),
@@ -148,7 +148,7 @@ EDITS: list[tuple[str, Json | float, str]] = [
     (f"{S0}/level", "host", "Invalid enum value 'host'"),
     (f"{S0}/recorded", "yesterday", "'yesterday' is no ISO 8601 time"),
     (f"{S0}/recorded", "2026-01-01T12:00:00", "with an offset"),
-    (f"{S0}/replicates", [], "Expected `array` of length >= 1"),
+    (f"{S0}/replicates", [], "no replicate, so nothing was measured"),
     (f"{S0}/replicates/0/samples", [], "Expected `array` of length >= 1"),
     (f"{S0}/replicates/0/samples/1", -1.3e-5, "found -1.3e-05"),
     (f"{S0}/replicates/0/samples/1", 10**400, "Number out of range"),

@@ -6,7 +6,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import pytest
 from filelock import FileLock
 
 from pytest_decodegate.baseline.reader import load
-from pytest_decodegate.baseline.store import Store, contrast, file_safe
+from pytest_decodegate.baseline.selection import contrast
+from pytest_decodegate.baseline.store import Store, file_safe
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Measurement, Metric, Replicate
@@ -36,10 +37,11 @@ def measured(metric: Metric = GEMM, value: float = 1e-5) -> Measurement:
     return Measurement(metric, (Replicate((value, value * 1.01)), Replicate((value * 1.02,))), "process")
 
 
-def record(
-    store: Store, provenance: Provenance, measurements: Sequence[Measurement] = (measured(),), session: str = "s1"
-) -> Path:
-    return store.record(provenance, H200, "vllm 0.26", measurements, session)
+ONCE = measured()
+
+
+def record(store: Store, provenance: Provenance, measurement: Measurement = ONCE, session: str = "s1") -> Path:
+    return store.record(provenance, H200, "vllm 0.26", measurement, session)
 
 
 def names(store: Store) -> list[str]:
@@ -59,7 +61,7 @@ def test_the_first_recording_makes_number_one(store: Store) -> None:
 
 def test_the_same_stack_gains_a_session(store: Store) -> None:
     first = record(store, OLD)
-    second = record(store, replace(OLD, telemetry={"temperature_c": 70}), [measured(value=2e-5)], "s2")
+    second = record(store, replace(OLD, telemetry={"temperature_c": 70}), measured(value=2e-5), "s2")
 
     assert first == second
     sessions = load(first).metrics["gemm"].sessions
@@ -76,9 +78,9 @@ def test_another_stack_gets_the_next_number(store: Store) -> None:
 
 
 def test_a_metric_recorded_twice_in_a_session_keeps_the_later_value(store: Store) -> None:
-    record(store, OLD, [measured()], "s1")
-    record(store, OLD, [measured(value=2e-5)], "s2")
-    path = record(store, OLD, [measured(value=3e-5)], "s1")
+    record(store, OLD, measured(), "s1")
+    record(store, OLD, measured(value=2e-5), "s2")
+    path = record(store, OLD, measured(value=3e-5), "s1")
 
     sessions = load(path).metrics["gemm"].sessions
     assert [(session.id, session.replicates[0].samples[0]) for session in sessions] == [("s1", 3e-5), ("s2", 2e-5)]
@@ -90,7 +92,7 @@ def test_a_metric_recorded_twice_in_a_session_keeps_the_later_value(store: Store
 )
 def test_what_measures_something_else_starts_anew(store: Store, metric: Metric) -> None:
     record(store, OLD)
-    stored = load(record(store, OLD, [measured(metric)], "s2")).metrics["gemm"]
+    stored = load(record(store, OLD, measured(metric), "s2")).metrics["gemm"]
 
     assert stored.metric == metric
     assert [session.id for session in stored.sessions] == ["s2"]
@@ -98,7 +100,7 @@ def test_what_measures_something_else_starts_anew(store: Store, metric: Metric) 
 
 def test_a_new_band_keeps_the_sessions(store: Store) -> None:
     record(store, OLD)
-    stored = load(record(store, OLD, [measured(replace(GEMM, tolerance=0.1))], "s2")).metrics["gemm"]
+    stored = load(record(store, OLD, measured(replace(GEMM, tolerance=0.1)), "s2")).metrics["gemm"]
 
     assert stored.metric.tolerance == 0.1
     assert len(stored.sessions) == 2
@@ -169,7 +171,7 @@ def test_other_files_are_not_ours(store: Store) -> None:
 
 def test_an_invalid_file_is_refused_and_not_touched(store: Store) -> None:
     path = record(store, OLD)
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 9'))
     before = path.read_bytes()
 
     with pytest.raises(BadInput, match="/decodegate/schema: version 9"):
@@ -183,7 +185,7 @@ def test_an_invalid_file_is_refused_and_not_touched(store: Store) -> None:
 @pytest.mark.parametrize("text", ["../../etc/passwd", "/abs", "..", "?", ".hidden", "a\x00b", "x/../y", "ü" * 300])
 def test_names_never_become_paths(store: Store, text: str) -> None:
     safe = file_safe(text)
-    path = store.record(OLD, text, text, [measured()], text)
+    path = store.record(OLD, text, text, measured(), text)
 
     assert safe == Path(safe).name.lstrip(".")
     assert path.resolve().parent.parent == store.root.resolve()
@@ -192,7 +194,7 @@ def test_names_never_become_paths(store: Store, text: str) -> None:
 
 def test_what_could_not_be_read_is_not_written(store: Store) -> None:
     with pytest.raises(BadInput, match="metric 'gemm': no replicate was measured"):
-        record(store, OLD, [Measurement(GEMM, (), "process")])
+        record(store, OLD, Measurement(GEMM, (), "process"))
     with pytest.raises(BadInput, match="/benchmarks/0/extra_info/sessions/0/id: "):
         record(store, OLD, session="")
 
@@ -242,7 +244,7 @@ print("ready", flush=True)
 sys.stdin.read(1)
 for number in range(8):
     metric = replace(GEMM, name=f"{{name}}_{{number}}")
-    Store(Path("baselines"), lock_seconds=60).record(OLD, H200, "vllm 0.26", [measured(metric)], name)
+    Store(Path("baselines"), lock_seconds=60).record(OLD, H200, "vllm 0.26", measured(metric), name)
 """
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from ..errors import BadInput
 from ..metric import Json, Replicate
 from .schema import SCHEMA, Baseline, Session, StoredMetric
+
+_EPOCH = "1970-01-01T00:00:00+00:00"
 
 
 def dumps(baseline: Baseline) -> bytes:
@@ -26,14 +30,16 @@ def dumps(baseline: Baseline) -> bytes:
     document = {
         "machine_info": _machine_info(baseline),
         "commit_info": get_commit_info(),
-        "benchmarks": [_benchmark(stored) for stored in baseline.metrics.values()],
-        "datetime": _newest(baseline),
+        "benchmarks": [entry(stored) for stored in baseline.metrics.values()],
+        "datetime": baseline.newest.recorded if baseline.newest else _EPOCH,
         "version": pytest_benchmark.__version__,
         "decodegate": {
             "schema": SCHEMA,
             "machine_class": baseline.machine_class,
             "label": baseline.label,
             "provenance": baseline.provenance.to_json(),
+            "log": [asdict(one) for one in baseline.log],
+            **({"published": baseline.published} if baseline.published else {}),
         },
     }
     try:
@@ -57,12 +63,8 @@ def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
     }
 
 
-def _newest(baseline: Baseline) -> str:
-    recorded = [session.recorded for stored in baseline.metrics.values() for session in stored.sessions]
-    return max(recorded, default="1970-01-01T00:00:00+00:00")
-
-
-def _benchmark(stored: StoredMetric) -> Mapping[str, object]:
+def entry(stored: StoredMetric) -> dict[str, Any]:
+    """One metric as pytest-benchmark's JSON has it, our own fields under `extra_info`."""
     metric = stored.metric
     return {
         "group": metric.kind,
@@ -77,6 +79,7 @@ def _benchmark(stored: StoredMetric) -> Mapping[str, object]:
             "kind": metric.kind,
             "tolerance": metric.tolerance,
             "contract": dict(metric.contract),
+            "accepted": stored.accepted,
             "sessions": [_session(session) for session in stored.sessions],
         },
         "options": {
@@ -99,8 +102,16 @@ def _session(session: Session) -> Mapping[str, Json]:
         "recorded": session.recorded,
         "level": session.level,
         "telemetry": dict(session.telemetry),
-        "replicates": [_replicate(replicate) for replicate in session.replicates],
+        **_measured(session),
     }
+
+
+def _measured(session: Session) -> Mapping[str, Json]:
+    """A published figure stands alone: nothing may look as if samples were behind it."""
+    if session.point is not None:
+        return {"point": session.point}
+
+    return {"replicates": [_replicate(replicate) for replicate in session.replicates]}
 
 
 def _replicate(replicate: Replicate) -> Json:

@@ -4,37 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from ..machine.provenance import Provenance
 from ..metric import Json, Level, Metric, Replicate
 
-SCHEMA = 1
-"""Version of the `decodegate` object; a file of another version is refused, never guessed at."""
+SCHEMA = 2
+"""Version of the `decodegate` object; `migrate` knows older ones, and a newer one is refused, never guessed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One edit of a file that was no recording. when: ISO 8601 with offset. why: in the words of who did it."""
+
+    when: str
+    who: str
+    what: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One recording of one metric. recorded: ISO 8601 with offset. telemetry: seen meanwhile, never compared."""
+    """One recording of one metric. recorded: ISO 8601 with offset. telemetry: seen meanwhile, never compared.
+
+    point: the figure of a session of level "published", in the metric's unit; such a session has no replicates.
+    """
 
     id: str
     recorded: str
     level: Level
     replicates: tuple[Replicate, ...]
     telemetry: Mapping[str, Json] = field(default_factory=dict)
+    point: float | None = None
+
+    @property
+    def instant(self) -> datetime:
+        """When it was recorded; comparable, whatever the offset was."""
+        return datetime.fromisoformat(self.recorded)
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Process values, one per replicate, in the metric's unit."""
-        return tuple(replicate.value for replicate in self.replicates)
+        """Process values, one per replicate, in the metric's unit; of a published session its point."""
+        return tuple(replicate.value for replicate in self.replicates) if self.point is None else (self.point,)
+
+    @property
+    def samples(self) -> list[float]:
+        """All samples in order, in the metric's unit; the point stands in where there are none."""
+        if self.point is not None:
+            return [self.point]
+
+        return list(chain.from_iterable([replicate.samples for replicate in self.replicates]))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMetric:
-    """A metric and its sessions, oldest first; all have one level."""
+    """A metric and its sessions, oldest first; all have one level.
+
+    accepted: id of the session from which on a new level was accepted; None while all sessions count.
+    """
 
     metric: Metric
     sessions: tuple[Session, ...]
+    accepted: str | None = None
 
     @property
     def level(self) -> Level:
@@ -42,18 +75,36 @@ class StoredMetric:
         return self.sessions[0].level
 
     @property
+    def current(self) -> tuple[Session, ...]:
+        """The sessions that a run is gated against; older ones are history."""
+        ids = [session.id for session in self.sessions]
+        return self.sessions[ids.index(self.accepted) :] if self.accepted in ids else self.sessions
+
+    @property
     def data(self) -> list[float]:
-        """All samples of all sessions in seconds per unit: `stats.data` of the file."""
-        replicates = (replicate for session in self.sessions for replicate in session.replicates)
-        return [self.metric.seconds(sample) for replicate in replicates for sample in replicate.samples]
+        """All samples of the current sessions in seconds per unit: `stats.data` of the file."""
+        samples = list(chain.from_iterable([session.samples for session in self.current]))
+        return samples if self.metric.better == "lower" else list(map(self.metric.seconds, samples))
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One file: a stack on a machine class. Telemetry lies with the sessions, so `provenance.telemetry` is empty."""
+    """One file: a stack on a machine class. Telemetry lies with the sessions, so `provenance.telemetry` is empty.
+
+    log: edits other than recordings, oldest first.
+    published: where the figures come from if they are published ones; "" in a file that was recorded.
+    """
 
     path: Path
     machine_class: str
     label: str
     provenance: Provenance
     metrics: Mapping[str, StoredMetric]
+    log: tuple[LogEntry, ...] = ()
+    published: str = ""
+
+    @property
+    def newest(self) -> Session | None:
+        """The session that was recorded last; None in a file without metrics."""
+        sessions = (session for stored in self.metrics.values() for session in stored.sessions)
+        return max(sessions, key=lambda session: session.instant, default=None)

@@ -35,7 +35,7 @@ def confounded(
     """Declare what may be declared, set back or record again what may not."""
     lines = []
     # The command replaces the one that was typed, so it repeats what was declared already.
-    names = dict.fromkeys(_declaration(one) for one in differences if one.declarable)
+    names = dict.fromkeys(declaration(one) for one in differences if one.declarable)
     if any(one.declarable for one in confounders):
         lines.append(f"if that is the change under test, declare it: `pytest -m perf --perf-change {','.join(names)}`")
     if fixed := [one.field for one in confounders if not one.declarable]:
@@ -58,6 +58,15 @@ def compared(outcome: Outcome, comparison: Comparison, tolerance: float, changed
     return ()
 
 
+def beside_published(outcome: Outcome) -> tuple[str, ...]:
+    """What to do about a comparison with a published figure."""
+    record = f"the figure was measured elsewhere: {_RECORD_ALL} makes a baseline of this host, with noise and stack"
+    if outcome == "PASS":
+        return (record,)
+
+    return ("make sure that the same thing is measured before you act on a difference", record)
+
+
 def _regressed(changed: Sequence[str]) -> tuple[str, ...]:
     if changed:
         return ("undo the declared changes one at a time to find the one that costs; do not roll out until then",)
@@ -76,7 +85,7 @@ def _improved(changed: Sequence[str]) -> tuple[str, ...]:
     return (
         suspicion,
         "no change was declared: a gain that nothing explains is a reason to look for the cause first",
-        f"to re-baseline, move the file away, then {_RECORD_ALL}: with the file in place it only adds a session",
+        f"to re-baseline, add a session with {_RECORD_ALL}, and `decodegate baselines accept` makes it gate",
     )
 
 
@@ -101,7 +110,7 @@ def _measuring_more(sessions: int, settlement: Settlement) -> Iterator[str]:
         )
 
 
-def _declaration(difference: Difference) -> str:
+def declaration(difference: Difference) -> str:
     """What to type after --perf-change to allow a declarable difference: nccl for nccl_sha256."""
     known = (name for name in COMPONENTS if not undeclared((difference,), {name}))
     return next(known, difference.field)

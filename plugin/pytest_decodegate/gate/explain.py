@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..metric import Level
 from .quantity import format_band, format_percent, format_value
@@ -13,6 +13,7 @@ _REPLICATE: Mapping[Level, str] = {
     "gang": "fresh gangs",
     "window": "windows of one server",
     "server": "fresh servers",
+    "published": "published figures",
 }
 
 
@@ -46,8 +47,11 @@ def headline(judgement: Judgement) -> str:
 
 
 def _change(judgement: Judgement) -> str:
-    change, lo, hi = (_percent(part) for part in (judgement.change, judgement.lo, judgement.hi))
-    return f"{change} [{lo}, {hi}] (+ is worse)"
+    change = _percent(judgement.change)
+    if judgement.untold is not None:
+        return f"{change} (+ is worse, noise unknown)"
+
+    return f"{change} [{_percent(judgement.lo)}, {_percent(judgement.hi)}] (+ is worse)"
 
 
 def _percent(fraction: float | None) -> str:
@@ -64,19 +68,30 @@ def _details(judgement: Judgement) -> Iterator[str]:
         yield f"{values}; {judgement.metric.better} is better"
     if judgement.confidence is not None:
         yield from _certainty(judgement, judgement.confidence)
+    if judgement.untold is not None:
+        yield from _published(judgement.untold)
 
     yield from (f"- {reason}" for reason in judgement.reasons)
     yield from (f"changed: {change}" for change in judgement.changed)
     if judgement.baseline is not None:
         yield f"baseline: {judgement.baseline}"
 
+    yield from (f"- {line}" for line in judgement.choice)
     yield from (f"next: {line}" for line in judgement.advice)
+
+
+def _published(untold: Sequence[str]) -> Iterator[str]:
+    yield "against a published figure: a point without samples, so the band alone decides and no interval is known"
+    if untold:
+        yield f"not published, so not compared: {', '.join(untold)}"
 
 
 def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     sessions = "1 session" if judgement.sessions == 1 else f"{judgement.sessions} sessions"
     looks = f" (95 % over {judgement.looks} looks)" if judgement.looks > 1 else ""
     replicates = f"{judgement.replicates} replicates ({_REPLICATE[judgement.level]})"
+    if judgement.new_sessions > 1:
+        replicates += f" in {judgement.new_sessions} sessions"
     yield f"{100 * confidence:.3g} % interval{looks} from {replicates} against {sessions}"
     if judgement.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"

@@ -14,7 +14,10 @@ _SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
 
 def format_value(value: float, unit: str) -> str:
     """`value` (in one of metric.UNITS) with three significant digits and a prefix that fits: "78.1 us"."""
-    scale, name = next((one for one in _SCALES[unit] if value >= one[0]), _SCALES[unit][-1])
+    for scale, name in _SCALES[unit]:  # noqa: B007 - the last one is for all that is smaller
+        if value >= scale:
+            break
+
     return f"{_three_digits(value / scale)} {name}"
 
 

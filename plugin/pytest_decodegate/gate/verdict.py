@@ -10,14 +10,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ..machine.provenance import ABSENT, Difference
 from ..metric import Level, Measurement, Metric
 from . import advice
+from .noise import mean
+from .published import as_told, decide_by_band, told, untold
 from .rules import POCOCK_ALPHA, compare, decide, worse_logs
 from .validity import broken_rules
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
-    from ..baseline.store import Selection
+    from ..baseline.selection import Selection
 
 
 class Verdict(StrEnum):
@@ -47,7 +50,11 @@ class Judgement:
     confidence: nominal confidence of [lo, hi]; with `looks` planned looks it is stricter than 95 %.
     session_noise: standard deviation between sessions that was used, a fraction; assumed when there are few.
     From base to session_noise all are None (sessions: 0) unless the statistics were reached.
-    changed: declared differences between the two sides. reasons: what broke, confounds or is missing.
+    new_sessions: of `measured`, which is one session unless it was stored.
+    untold: what a published figure does not say; None where the baseline was recorded. Against a published figure base
+    and change are known, and no statistics.
+    choice: why this baseline, and what else was there. changed: declared differences between the two sides.
+    reasons: what broke, confounds or is missing.
     """
 
     metric: Metric
@@ -63,7 +70,10 @@ class Judgement:
     looks: int = 1
     sessions: int = 0
     session_noise: float | None = None
+    new_sessions: int = 1
+    untold: tuple[str, ...] | None = None
     baseline: Path | None = None
+    choice: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
@@ -90,6 +100,7 @@ def judge(
         measured=_geometric_mean(measurement.values),
         looks=looks,
         baseline=selection.baseline.path if selection.baseline else None,
+        choice=selection.choice,
     )
     if wrong is not None:
         return replace(judgement, reasons=(wrong,), advice=advice.wrong_result())
@@ -97,12 +108,18 @@ def judge(
         return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
 
     name = measurement.metric.name
-    if selection.baseline is None or name not in selection.baseline.metrics:
-        reason = f"{selection.baseline.path if selection.baseline else selection.folder} has no metric {name!r}"
+    baseline = selection.baseline
+    if baseline is None or name not in baseline.metrics:
+        reason = f"{baseline.path if baseline else selection.folder} has no metric {name!r}"
         return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
 
-    stored = selection.baseline.metrics[name]
-    identity = tuple(_identity_changes(stored, measurement))
+    stored = baseline.metrics[name]
+    another = tuple(identity_differences(stored, measurement.metric, measurement.level))
+    if stored.level == "published":
+        judgement = replace(judgement, untold=untold((*another, *selection.differences)))
+        another, selection = told(another), as_told(selection)
+
+    identity = tuple(f"{one.field}: {one.base!r} in the baseline, {one.new!r} now" for one in another)
     if identity or selection.undeclared:
         return replace(
             judgement,
@@ -112,26 +129,43 @@ def judge(
         )
 
     changed = tuple(map(str, selection.differences))
-    return _weigh(replace(judgement, changed=changed), measurement, stored, selection.baseline)
+    judgement = replace(judgement, changed=changed)
+    if stored.level == "published":
+        return beside_point(judgement, measurement.values, stored.sessions[-1].values)
+
+    return _weigh(judgement, measurement, stored, baseline)
+
+
+def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:
+    """Complete the judgement of values (in the metric's unit) of which one side is a published figure."""
+    metric = judgement.metric
+    change = fmean(worse_logs(new, metric.better)) - fmean(worse_logs(base, metric.better))
+    outcome = decide_by_band(change, metric.tolerance)
+    return replace(
+        judgement,
+        verdict=Verdict(outcome),
+        base=_geometric_mean(base),
+        change=math.expm1(change),
+        advice=advice.beside_published(outcome),
+    )
 
 
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
     metric = measurement.metric
     alpha = POCOCK_ALPHA[judgement.looks]
-    sessions = _session_logs(stored)
+    sessions = session_logs(stored)
     peers = [
-        _session_logs(other)
+        session_logs(other)
         for other in baseline.metrics.values()
         if other.metric.kind == metric.kind and other.metric.name != metric.name
     ]
     comparison = compare(worse_logs(measurement.values, metric.better), sessions, peers, metric.kind, alpha)
     outcome = decide(comparison, metric.tolerance)
-    base = math.exp(fmean(map(fmean, sessions)))
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=base if metric.better == "lower" else 1 / base,
+        base=level_of(sessions, metric),
         change=math.expm1(comparison.change),
         lo=math.expm1(comparison.lo),
         hi=math.expm1(comparison.hi),
@@ -142,18 +176,34 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     )
 
 
-def _session_logs(stored: StoredMetric) -> list[tuple[float, ...]]:
-    return [worse_logs(session.values, stored.metric.better) for session in stored.sessions]
+def session_logs(stored: StoredMetric) -> list[tuple[float, ...]]:
+    """Log process values of the sessions that gate, + is worse."""
+    return [worse_logs(session.values, stored.metric.better) for session in stored.current]
+
+
+def level_of(sessions: Sequence[Sequence[float]], metric: Metric) -> float:
+    """Geometric mean of what `session_logs` gave, in the metric's unit: every session weighs the same."""
+    level = math.exp(mean(list(map(mean, sessions))))
+    return level if metric.better == "lower" else 1 / level
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
-def _identity_changes(stored: StoredMetric, measurement: Measurement) -> Iterator[str]:
-    """Fields in which the stored metric is another measurement than this one, with both values."""
-    base = {**stored.metric.identity, "level": stored.level}
-    new = {**measurement.metric.identity, "level": measurement.level}
+def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> Iterator[Difference]:
+    """Fields in which the stored metric is another measurement than `metric` taken at `level`.
+
+    The level of a published figure is no field: it only says that there are no samples.
+    """
+    known = stored.metric
+    if (known.unit, known.kind, known.contract, stored.level) == (metric.unit, metric.kind, metric.contract, level):
+        return
+
+    base, new = known.identity, metric.identity
+    if "published" not in (stored.level, level):
+        base, new = {**base, "level": stored.level}, {**new, "level": level}
+
     for field in sorted({*base, *new}):
-        if base.get(field) != new.get(field):
-            yield f"{field}: {base.get(field)!r} in the baseline, {new.get(field)!r} now"
+        if base.get(field, ABSENT) != new.get(field, ABSENT):
+            yield Difference(field, base.get(field, ABSENT), new.get(field, ABSENT), declarable=False)

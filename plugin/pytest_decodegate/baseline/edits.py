@@ -1,0 +1,151 @@
+"""The edits of a baseline that people would do by hand: pure functions that return the new file and what was done."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ..errors import BadInput
+from ..machine.provenance import differences
+from .schema import Baseline, Session, StoredMetric
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Which sessions go: all conditions that are given must hold. metric: a pattern. before: an instant."""
+
+    metric: str = "*"
+    sessions: tuple[str, ...] = ()
+    before: datetime | None = None
+
+    def takes(self, session: Session) -> bool:
+        """Whether this session of a matching metric goes."""
+        named = not self.sessions or session.id in self.sessions
+        return named and (self.before is None or session.instant < self.before)
+
+
+def prune(baseline: Baseline, pruning: Pruning) -> tuple[Baseline, str]:
+    """Drop sessions, and metrics that are left without any; raises BadInput when nothing matches or nothing is left."""
+    kept = {name: _pruned(baseline, stored, pruning) for name, stored in baseline.metrics.items()}
+    gone = {name: len(stored.sessions) - len(_sessions(kept[name])) for name, stored in baseline.metrics.items()}
+    if not any(gone.values()):
+        raise BadInput(f"{baseline.path}: no session matches, so nothing was pruned; {_inventory(baseline)}")
+
+    metrics = {name: stored for name, stored in kept.items() if stored is not None}
+    if not metrics:
+        raise BadInput(f"{baseline.path}: nothing would be left; delete the file instead, with a commit that says why")
+
+    told = ", ".join(f"{count} session(s) of {name}" for name, count in gone.items() if count)
+    return replace(baseline, metrics=metrics), f"pruned {told}"
+
+
+def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline, str]:
+    """Accept the level of the newest session, or of the session `since`, for metrics that match the pattern `metric`.
+
+    Earlier sessions stay in the file as history and no longer gate. Raises BadInput when nothing matches.
+    """
+    chosen = {
+        name: replace(stored, accepted=_session_id(stored, since))
+        for name, stored in _matching(baseline, metric).items()
+        if since is None or any(session.id == since for session in stored.sessions)
+    }
+    if not chosen:
+        raise BadInput(f"{baseline.path}: no metric {metric!r} with a session {since!r}; {_inventory(baseline)}")
+
+    told = ", ".join(f"{name} since {stored.accepted}" for name, stored in chosen.items())
+    return replace(baseline, metrics={**baseline.metrics, **chosen}), f"accepted the level of {told}"
+
+
+def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
+    """Add the sessions and the log of `source`, a file of the same class and stack, to `target`.
+
+    Raises BadInput when the stacks differ, when a metric measures something else, or when one session id has two
+    contents. Sessions that both sides have are kept once, so that a merge can be repeated.
+    """
+    if source.machine_class != target.machine_class:
+        raise BadInput(f"{source.path}: recorded on {source.machine_class}; baselines never cross machine classes")
+    if found := differences(target.provenance, source.provenance):
+        told = "; ".join(map(str, found[:3]))
+        raise BadInput(
+            f"{source.path}: another stack than {target.path.name} ({told}); only one stack goes into a file"
+        )
+
+    metrics = dict(target.metrics)
+    for name, stored in source.metrics.items():
+        metrics[name] = _merged(metrics[name], stored, source) if name in metrics else stored
+
+    log = tuple(sorted({*target.log, *source.log}, key=lambda entry: datetime.fromisoformat(entry.when)))
+    count = sum(len(stored.sessions) for stored in source.metrics.values())
+    return replace(target, metrics=metrics, log=log), f"merged {count} session(s) from {source.path.name}"
+
+
+def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:
+    """What recording with `tolerance` changes about the band of a stored metric, or None."""
+    if stored is None or stored.metric.tolerance == tolerance:
+        return None
+
+    return f"band of {stored.metric.name}: {stored.metric.tolerance:.3%} -> {tolerance:.3%}"
+
+
+def _pruned(baseline: Baseline, stored: StoredMetric, pruning: Pruning) -> StoredMetric | None:
+    if not fnmatch.fnmatchcase(stored.metric.name, _pattern(pruning.metric)):
+        return stored
+
+    kept = tuple(session for session in stored.sessions if not pruning.takes(session))
+    current = [session.id for session in stored.current if session in kept]
+    if not kept:
+        return None
+    if not current:
+        raise BadInput(
+            f"{baseline.path}: {stored.metric.name!r} would fall back to sessions from before its accepted level; "
+            "prune those as well, or accept an earlier session first"
+        )
+
+    return replace(stored, sessions=kept, accepted=current[0] if stored.accepted else None)
+
+
+def _merged(target: StoredMetric, source: StoredMetric, file: Baseline) -> StoredMetric:
+    name = target.metric.name
+    if (target.metric.identity, target.level) != (source.metric.identity, source.level):
+        raise BadInput(f"{file.path}: {name!r} measures something else there (unit, kind, contract or level)")
+
+    sessions = {session.id: session for session in target.sessions}
+    for session in source.sessions:
+        if sessions.setdefault(session.id, session) != session:
+            raise BadInput(
+                f"{file.path}: session {session.id!r} of {name!r} has other numbers there; prune one of them"
+            )
+
+    in_order = tuple(sorted(sessions.values(), key=lambda session: session.instant))
+    return replace(target, sessions=in_order, accepted=_later_acceptance(target, source, in_order))
+
+
+def _later_acceptance(target: StoredMetric, source: StoredMetric, sessions: Sequence[Session]) -> str | None:
+    marks = {target.accepted, source.accepted}
+    return next((session.id for session in reversed(sessions) if session.id in marks), None)
+
+
+def _session_id(stored: StoredMetric, since: str | None) -> str:
+    newest = max(stored.sessions, key=lambda session: session.instant)
+    return since if since is not None else newest.id
+
+
+def _matching(baseline: Baseline, metric: str) -> Mapping[str, StoredMetric]:
+    names = fnmatch.filter(baseline.metrics, _pattern(metric))
+    return {name: baseline.metrics[name] for name in names}
+
+
+def _pattern(text: str) -> str:
+    # A bracket in a metric name is itself, not a set of characters.
+    return text.replace("[", "[[]")
+
+
+def _sessions(stored: StoredMetric | None) -> Sequence[Session]:
+    return stored.sessions if stored is not None else ()
+
+
+def _inventory(baseline: Baseline) -> str:
+    ids = sorted({session.id for stored in baseline.metrics.values() for session in stored.sessions})
+    return f"it holds the metrics {', '.join(baseline.metrics)} and the sessions {', '.join(ids)}"

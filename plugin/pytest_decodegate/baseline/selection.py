@@ -1,0 +1,177 @@
+"""Which stored stack a run is compared with, and why: pure functions over the files of one machine class.
+
+The rule, in order; among equals the stack that was recorded last, and of those the one that holds the metric:
+1. with a declared change, a stack that differs in what was declared and in nothing else. A file of the very stack
+   under test comes after these: it could only show that the stack equals itself;
+2. the very stack under test;
+3. any other, so that what confounds the comparison can be shown. It is never judged;
+4. published figures, which have no samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from ..machine.cards import other_cards, swapped
+from ..machine.provenance import Difference, Provenance, differences, undeclared
+from ..metric import Json
+from .schema import Baseline
+
+MOST_OTHERS = 3
+"""Files that were not chosen are named up to this number, and then counted."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The baseline that a run is compared with, and how the two stacks differ.
+
+    baseline: None when the folder has none. folder: where it was looked for.
+    differences: everything that differs. undeclared: the part that confounds.
+    choice: why this file and what else was there, in sentences.
+    """
+
+    folder: Path
+    baseline: Baseline | None = None
+    differences: tuple[Difference, ...] = ()
+    undeclared: tuple[Difference, ...] = ()
+    choice: tuple[str, ...] = ()
+
+    @property
+    def fit(self) -> Literal["changed", "same", "confounded", "published"]:
+        """How the stored stack stands to the one under test: differs only as declared, not at all, or otherwise."""
+        if self.baseline is not None and self.baseline.published:
+            return "published"
+        if self.undeclared:
+            return "confounded"
+
+        return "changed" if self.differences else "same"
+
+
+def contrast(
+    baseline: Baseline, provenance: Provenance, declared: Collection[str], metric: str | None = None
+) -> Selection:
+    """Select `baseline` whatever its stack is: this is how `--perf-baseline PATH` compares.
+
+    metric: whose newest session says which cards were measured; without it the newest session of all does.
+    """
+    telemetry = _telemetry(baseline, metric)
+    found = (
+        *differences(baseline.provenance, provenance),
+        *swapped(telemetry, provenance.telemetry),
+    )
+    cards = other_cards(telemetry, provenance.telemetry)
+    note = ("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()
+    return Selection(baseline.path.parent, baseline, found, undeclared(found, declared), note)
+
+
+def choose(
+    folder: Path,
+    baselines: Sequence[Baseline],
+    provenance: Provenance,
+    declared: Collection[str],
+    metric: str | None = None,
+) -> Selection:
+    """The best of `baselines`, which lie in `folder` in the order of their numbers, by the rule of this module."""
+    # Of two that were recorded at the same time, the higher number comes first.
+    by_age = sorted(baselines, key=lambda one: _recorded(one, metric))
+    candidates = [contrast(one, provenance, declared, metric) for one in reversed(by_age)]
+    order = ("changed", "same", "confounded", "published")
+    ranked = sorted(candidates, key=lambda one: (order.index(one.fit), not _holds(one, metric)))
+    if not ranked:
+        return Selection(folder)
+
+    best = ranked[0]
+    return replace(best, choice=(*_reasons(best, candidates, declared, metric), *best.choice))
+
+
+def _reasons(
+    best: Selection, candidates: Sequence[Selection], declared: Collection[str], metric: str | None
+) -> Iterator[str]:
+    names = ", ".join(sorted(declared))
+    equals = [one for one in candidates if one.fit == best.fit]
+    yield _why(best, len(equals), names)
+    if best.fit == "changed" and (idle := ", ".join(_without_effect(best, declared))):
+        yield f"declared, but the same on both sides: {idle}"
+
+    others = [one for one in candidates if one is not best]
+    if best.fit in ("changed", "same"):
+        also = [one for one in others if one.fit == best.fit]
+        yield from (
+            f"recorded at the same time, lower number: {_name(one)}" for one in also if _tied(one, best, metric)
+        )
+        yield from _listed("also fits", [one for one in also if not _tied(one, best, metric)], metric)
+
+    newer = others[: candidates.index(best)]
+    yield from _listed("newer, left out", [one for one in newer if one.fit != best.fit], metric)
+
+
+def _why(best: Selection, equals: int, names: str) -> str:
+    """The rule that led to `best`, one of `equals` files that fit as well."""
+    which = "the only one" if equals == 1 else f"the last recorded of {equals}"
+    if best.fit == "changed":
+        return f"{which} that differs from this stack only in what was declared ({names})"
+    if best.fit == "same" and names:
+        return f"{which} of this very stack: no stored stack differs only in what was declared ({names})"
+    if best.fit == "same":
+        return f"{which} of this very stack"
+    if best.fit == "published":
+        return f"{which} of published figures: nothing was recorded on this machine class"
+
+    return f"{which} stored, to show what confounds: none is of this stack" + (
+        f" or differs only in what was declared ({names})" if names else ""
+    )
+
+
+def _listed(title: str, some: Sequence[Selection], metric: str | None) -> Iterator[str]:
+    for one in some[:MOST_OTHERS]:
+        lacks = "" if _holds(one, metric) else f"has no {metric!r}; "
+        yield f"{title}: {_name(one)} ({lacks}{_shown(one)})"
+
+    if more := len(some) - MOST_OTHERS:
+        yield from (f"{title}: {more} more",) if more > 0 else ()
+
+
+def _shown(selection: Selection) -> str:
+    """The first difference that explains why a file was ranked where it is."""
+    found = selection.undeclared or selection.differences
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0]}{more}" if found else "this very stack"
+
+
+def _without_effect(best: Selection, declared: Collection[str]) -> list[str]:
+    """Names in `declared` that stand for no difference at all."""
+    return [name for name in sorted(declared) if all(undeclared((one,), {name}) for one in best.differences)]
+
+
+def _holds(selection: Selection, metric: str | None) -> bool:
+    return metric is None or (selection.baseline is not None and metric in selection.baseline.metrics)
+
+
+def _tied(one: Selection, best: Selection, metric: str | None) -> bool:
+    sides = [side.baseline for side in (one, best) if side.baseline is not None]
+    return len({_recorded(side, metric) for side in sides}) == 1 and _holds(one, metric) == _holds(best, metric)
+
+
+def _recorded(baseline: Baseline, metric: str | None) -> datetime:
+    """When `metric` was recorded last; without it in the file, when anything was."""
+    stored = baseline.metrics.get(metric) if metric else None
+    if stored is not None:
+        return max(session.instant for session in stored.sessions)
+
+    return baseline.newest.instant if baseline.newest else _NEVER
+
+
+def _telemetry(baseline: Baseline, metric: str | None) -> Mapping[str, Json]:
+    stored = baseline.metrics.get(metric) if metric else None
+    newest = max(stored.sessions, key=lambda one: one.instant) if stored else baseline.newest
+    return newest.telemetry if newest else {}
+
+
+def _name(selection: Selection) -> str:
+    return selection.baseline.path.name if selection.baseline else "nothing"

@@ -1,0 +1,42 @@
+"""Published figures as a reference: points without samples, silent about most of what two runs should share.
+
+The promise: such a figure is compared by the band alone, never as if it had statistics, and the result says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..machine.provenance import ABSENT, Difference
+from .rules import Outcome
+
+if TYPE_CHECKING:
+    from ..baseline.selection import Selection
+
+
+def decide_by_band(change: float, tolerance: float) -> Outcome:
+    """The rule without noise, for a log `change` (+ is worse): the band alone, so it is never INCONCLUSIVE."""
+    band = math.log1p(tolerance)
+    if change > band:
+        return "REGRESSED"
+
+    return "IMPROVED" if change < -band else "PASS"
+
+
+def told(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """The differences in what the publication says; the rest cannot be compared."""
+    return tuple(one for one in differences if one.base is not ABSENT)
+
+
+def untold(differences: Iterable[Difference]) -> tuple[str, ...]:
+    """Names of what the publication does not say, once each: "gpus.power_limit_w" for all GPUs."""
+    return tuple(dict.fromkeys(re.sub(r"\[\d+\]", "", one.field) for one in differences if one.base is ABSENT))
+
+
+def as_told(selection: Selection) -> Selection:
+    """`selection` without the differences that come from the publication's silence."""
+    return replace(selection, differences=told(selection.differences), undeclared=told(selection.undeclared))

@@ -1,0 +1,39 @@
+"""Which cards a machine holds: a swapped card is another machine, even where its name is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..metric import Json
+from .provenance import Difference
+
+
+def swapped(base: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[Difference, ...]:
+    """Cards that were replaced between two telemetries of one host: "gpus[1].uuid: GPU-a -> GPU-b".
+
+    Two sides that share at least one card in its slot are one host. Without any they may be two hosts of one class,
+    which may be compared: see `other_cards`.
+    """
+    old, young = _by_slot(base), _by_slot(new)
+    slots = [slot for slot in young if slot in old]
+    if all(old[slot] != young[slot] for slot in slots):
+        return ()
+
+    return tuple(
+        Difference(f"gpus[{index}].uuid", old[slot], young[slot], declarable=False)
+        for index, slot in enumerate(young)
+        if slot in old and old[slot] != young[slot]
+    )
+
+
+def other_cards(base: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
+    """Whether both sides know their cards and have none in common: another host of the same class, or all swapped."""
+    old, young = set(_by_slot(base).values()), set(_by_slot(new).values())
+    return bool(old and young) and not old & young
+
+
+def _by_slot(telemetry: Mapping[str, Json]) -> dict[str, str]:
+    """Unique ids of the cards by PCI bus id, as far as they are known."""
+    gpus = telemetry.get("gpus")
+    known = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return {str(gpu["bus_id"]): str(gpu["uuid"]) for gpu in known if gpu.get("bus_id") and gpu.get("uuid")}

@@ -1,0 +1,162 @@
+"""Sessions that accumulate in the store, and what a judgement makes of one, of five, and of an outdated one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, variance
+
+import pytest
+from scipy.stats import t as student
+from test_selection import GEMM, H200, NCCL, QUIET, baseline, measured, run_of, session
+
+from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.store import Store
+from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.noise import ASSUMED_SESSION_SD, PRIOR_DF
+from pytest_decodegate.gate.verdict import Verdict, judge
+from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.metric import Measurement, Metric
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    monkeypatch.chdir(tmp_path)
+    return Store(tmp_path / "baselines", lock_seconds=5)
+
+
+def record(store: Store, run: Provenance, name: str, measurement: Measurement | None = None) -> Path:
+    return store.record(run, H200, "stack", measurement or measured(), name)
+
+
+def test_a_regression_of_a_recorded_stack_is_found_and_explained(store: Store) -> None:
+    record(store, run_of(), "old")
+    record(store, NCCL, "new", measured(1.2e-5))
+
+    told = explain(judge(measured(1.2e-5), store.select(H200, NCCL, {"nccl"}, "gemm")))
+
+    assert "gemm: REGRESSED: worse by more than the band of 2 %: +20.0 %" in told
+    assert "0001_stack.json\n  - the only one that differs from this stack only in what was declared (nccl)" in told
+    assert "- newer, left out: 0002_stack.json (this very stack)" in told
+
+
+CARDS = ("GPU-a", "GPU-b")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (run_of(*CARDS, vbios=["96.00", "97.00"]), "vbios[1]: absent -> 97.00"),
+        (replace(run_of(*CARDS), machine={**run_of().machine, "power_limit_w": 600}), "power_limit_w: 700 -> 600"),
+        (run_of("GPU-a", "GPU-c"), "gpus[1].uuid: GPU-b -> GPU-c"),
+    ],
+    ids=["new VBIOS", "power limit", "GPU swapped"],
+)
+def test_a_baseline_older_than_the_machine_is_confounded_until_it_is_recorded_again(
+    store: Store, run: Provenance, said: str
+) -> None:
+    record(store, run_of(*CARDS), "before")
+
+    judgement = judge(measured(), store.select(H200, run, (), "gemm"))
+    assert (judgement.verdict, judgement.change) == (Verdict.CONFOUNDED, None)
+    assert said in judgement.reasons
+
+    record(store, run, "after")
+    assert judge(measured(), store.select(H200, run, (), "gemm")).verdict == Verdict.PASS
+
+
+def test_five_sessions_narrow_the_interval_as_the_model_says(store: Store) -> None:
+    values = (1e-5, 1.004e-5, 0.997e-5, 1.002e-5, 0.999e-5)
+    widths = []
+    for count, value in enumerate(values, start=1):
+        record(store, run_of(), f"s{count}", measured(value))
+        judgement = judge(measured(), store.select(H200, run_of(), (), "gemm"))
+        assert judgement.sessions == count
+        assert judgement.hi is not None
+        assert judgement.change is not None
+        widths.append(math.log1p(judgement.hi) - math.log1p(judgement.change))
+
+    # The model, written down from facts and not from the code: all sessions have the spread of QUIET.
+    n = len(QUIET)
+    process = variance([math.log(factor) for factor in QUIET])
+    for count in (1, 5):
+        means = [math.log(value) for value in values[:count]]
+        seen = max(0.0, variance(means) - process / n) if count > 1 else 0.0
+        df = PRIOR_DF + count - 1
+        between = (PRIOR_DF * ASSUMED_SESSION_SD["kernel"] ** 2 + (count - 1) * seen) / df
+        s, p = between * (1 + 1 / count), process * (1 / n + 1 / (count * n))
+        satterthwaite = (s + p) ** 2 / (s**2 / df + p**2 / ((count + 1) * (n - 1)))
+        expected = student.ppf(0.975, satterthwaite) * math.sqrt(s + p)
+        assert widths[count - 1] == pytest.approx(expected, rel=1e-4)
+
+    assert widths[4] < 0.85 * widths[0]
+    assert fmean(widths[3:]) < fmean(widths[:2])
+
+
+def test_one_session_says_what_it_cannot_see(store: Store) -> None:
+    record(store, run_of(), "s1")
+    said = "one baseline session cannot show how much sessions differ: 0.30 % is assumed for kind 'kernel'"
+
+    assert said in explain(judge(measured(), store.select(H200, run_of(), (), "gemm")))
+    record(store, run_of(), "s2")
+    assert said not in explain(judge(measured(), store.select(H200, run_of(), (), "gemm")))
+
+
+@pytest.mark.parametrize("changed", [replace(GEMM, unit="B/s"), replace(GEMM, contract={"clock": "perf_counter"})])
+def test_what_measures_something_else_loses_no_session(store: Store, changed: Metric) -> None:
+    record(store, run_of(), "s1")
+    record(store, run_of(), "s1", measured(metric=replace(GEMM, name="other")))
+    record(store, run_of(), "s2", measured(metric=changed))
+    record(store, run_of(), "s3", measured(metric=changed))
+    record(store, run_of(), "s4")
+    record(store, run_of(), "s4", measured(metric=replace(GEMM, name="other")))
+    record(store, run_of(), "s4", measured(metric=replace(GEMM, name="third")))
+
+    first, second = store.load_all(H200)
+    assert [one.id for one in first.metrics["gemm"].sessions] == ["s1", "s4"]
+    assert [one.id for one in second.metrics["gemm"].sessions] == ["s2", "s3"]
+    assert [one.id for one in first.metrics["other"].sessions] == ["s1", "s4"]
+    assert list(first.metrics) == ["gemm", "other"]
+    assert list(second.metrics) == ["gemm", "third"]
+
+
+def test_the_last_recorded_meaning_of_a_name_is_compared(store: Store) -> None:
+    changed = replace(GEMM, contract={"clock": "perf_counter"})
+    record(store, run_of(), "s1")
+    second = record(store, run_of(), "s2", measured(metric=changed))
+
+    selection = store.select(H200, run_of(), (), "gemm")
+    assert selection.baseline is not None
+    assert selection.baseline.path == second
+    assert judge(measured(metric=changed), selection).verdict == Verdict.PASS
+
+
+def test_a_file_that_changes_is_read_again_and_one_that_goes_is_left_out(store: Store) -> None:
+    path = record(store, run_of(), "s1")
+    other = record(store, NCCL, "s1")
+    assert len(store.load_all(H200)) == 2
+    again = Store(store.root)
+    record(again, run_of(), "s2")
+
+    assert [len(one.metrics["gemm"].sessions) for one in store.load_all(H200)] == [2, 1]
+    assert store.load_all(H200)[0] is store.load_all(H200)[0]
+    other.unlink()
+    assert [one.path for one in store.load_all(H200)] == [path]
+
+
+def test_a_file_removed_while_the_folder_is_read_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = record(store, run_of(), "s1")
+    gone = path.with_name("0009_merged.json")
+    monkeypatch.setattr(store, "files", lambda _: [path, gone])
+
+    assert [one.path for one in store.load_all(H200)] == [path]
+
+
+def test_a_baseline_file_round_trips_through_the_folder(store: Store) -> None:
+    written = baseline(1, session(1), root=store.root / H200)
+    written.path.parent.mkdir(parents=True)
+    written.path.write_bytes(dumps(written))
+
+    assert store.load_all(H200) == [written]
+    assert store.classes() == [H200]
