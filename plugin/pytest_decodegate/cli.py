@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from .commands import doctor, slice_model
+from .commands import baselines, compare, doctor, history, slice_model
 from .errors import DecodegateError
 
 BAD_INPUT = 3
@@ -18,6 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (head, less); what is left must not be flushed at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except DecodegateError as error:
         print(f"decodegate: {error}", file=sys.stderr)  # noqa: T201 - this is a command
         return BAD_INPUT
@@ -28,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="decodegate", description="May this upgrade of an LLM inference host go in?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (doctor, slice_model):
+    for command in (doctor, slice_model, compare, baselines, history):
         command.add(commands)
 
     return parser

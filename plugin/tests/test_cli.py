@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +38,21 @@ def test_doctor_asks_the_python_of_the_ranks(tmp_path: Path, capsys: pytest.Capt
     bare.chmod(0o755)
     assert main(["doctor", "--python", str(bare), "--baselines", str(tmp_path)]) == 1
     assert f"missing  torch in {bare}: ModuleNotFoundError" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "import sys; from pytest_decodegate.cli import main; sys.exit(main())"]
+    done = subprocess.run(
+        [*command, "slice", "--world", "1", str(tmp_path / "model")],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["slice", "folder"]])

@@ -1,0 +1,131 @@
+"""`decodegate compare` beside `pytest-benchmark compare` on the same files, as a ratio within one run.
+
+python plugin/benchmarks/bench_compare.py; exit code 1 if a promise is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
+from pytest_decodegate.cli import BAD_INPUT
+from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.metric import Json, Kind, Metric, Replicate
+
+METRICS = 10_000
+REPEATS = 5
+MOST_RATIO = 0.5
+MOST_START_SECONDS = 0.3
+OURS = "import sys; from pytest_decodegate.cli import main; sys.exit(main())"
+KINDS: tuple[Kind, ...] = ("kernel", "collective", "serving")
+SHAPES = {"3 processes x 5 samples": (3, 5), "5 processes x 20 samples": (5, 20)}
+"""What a metric holds: little, and nearly as much as so many metrics may before a file is refused as too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """`found` must not be above `limit`."""
+
+    what: str
+    found: float
+    limit: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether it is not kept."""
+        return self.found > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.what:<66} {self.found:>9.3g}   at most {self.limit:<8.3g} {'MISSED' if self.missed else 'ok'}"
+
+
+def baseline(path: Path, nccl: str, metrics: int, shape: tuple[int, int]) -> Path:
+    """Write a file of `metrics` metrics whose processes, and samples of a process, scatter by 0.3 %."""
+    draw = random.Random(nccl)
+    stored = (
+        _stored(Metric.of(f"kernel[m={n}]", KINDS[n % len(KINDS)]), 1e-5 * (1 + n % 7), draw, shape)
+        for n in range(metrics)
+    )
+    gpus: list[Json] = [{"name": "H200", "power_limit_w": 700} for _ in range(8)]
+    provenance = Provenance({"gpus": gpus}, {"nccl": nccl}, {})
+    path.write_bytes(
+        dumps(Baseline(path, "NVIDIA-H200-x8-NVLink", "vllm", provenance, {one.metric.name: one for one in stored}))
+    )
+    return path
+
+
+def _stored(metric: Metric, seconds: float, draw: random.Random, shape: tuple[int, int]) -> StoredMetric:
+    processes, samples = shape
+    replicates = tuple(_replicate(seconds * draw.gauss(1, 0.003), draw, samples) for _ in range(processes))
+    return StoredMetric(metric, (Session("s1", "2026-01-01T12:00:00+00:00", "gang", replicates),))
+
+
+def _replicate(seconds: float, draw: random.Random, samples: int) -> Replicate:
+    return Replicate(tuple(seconds * draw.gauss(1, 0.003) for _ in range(samples)))
+
+
+def seconds(command: list[str], folder: Path) -> float:
+    """Wall time of a command from start to end; its output is written to a file, as a CI log would be."""
+    with (folder / "out.txt").open("w") as out:
+        started = time.perf_counter()
+        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, check=False)
+        took = time.perf_counter() - started
+
+    if done.returncode >= BAD_INPUT:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {(folder / 'out.txt').read_text()[-500:]}")
+
+    return took
+
+
+def compared(folder: Path, metrics: int, shape: tuple[int, int]) -> tuple[list[float], list[float]]:
+    """Seconds of decodegate and of pytest-benchmark on the same two files, run in turn."""
+    stacks = (("0001_a.json", "2.28.3"), ("0002_b.json", "2.28.9"))
+    files = [baseline(folder / name, nccl, metrics, shape).name for name, nccl in stacks]
+    ours = [sys.executable, "-c", OURS, "compare", *files, "--change", "nccl"]
+    theirs = [sys.executable, "-m", "pytest_benchmark", "compare", *files]
+    pairs = [(seconds(ours, folder), seconds(theirs, folder)) for _ in range(REPEATS)]
+    return [mine for mine, _ in pairs], [other for _, other in pairs]
+
+
+def promises(folder: Path) -> list[Promise]:
+    """Measure everything, and print the seconds behind each ratio."""
+    kept = []
+    for name, shape in SHAPES.items():
+        mine, other = map(statistics.median, compared(folder, METRICS, shape))
+        size = (folder / "0001_a.json").stat().st_size / 2**20
+        print(
+            f"{METRICS} metrics, {name}, {size:.0f} MiB a file: decodegate {mine:.2f} s, pytest-benchmark {other:.2f} s"
+        )
+        kept.append(Promise(f"time of pytest-benchmark compare, {name}", mine / other, MOST_RATIO))
+
+    # A busy machine only adds to the absolute time of a start, so the fastest counts.
+    mine, other = map(min, compared(folder, 5, (5, 10)))
+    print(f"5 metrics: decodegate {mine:.2f} s, pytest-benchmark {other:.2f} s")
+    kept.append(Promise("seconds to compare two small files", mine, MOST_START_SECONDS))
+    return kept
+
+
+def main() -> int:
+    """Print the table; 1 if a promise is missed."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
+        found = promises(Path(name))
+
+    print()
+    for promise in found:
+        print(promise)
+
+    return int(any(promise.missed for promise in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""`decodegate baselines`: what is stored and what it can resolve; prune, merge and accept edit it with a reason."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import math
+import statistics
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadInput
+from ..gate.quantity import format_band, format_percent, format_value
+
+if TYPE_CHECKING:
+    from ..baseline.schema import Baseline, StoredMetric
+    from ..baseline.store import Edit, Store
+
+HEADER = ("metric", "value", "sessions", "processes", "spread", "sessions differ by", "band", "resolves")
+
+LOOKS = 2
+"""Looks of an ordinary perf run: after the first replicates and at the cap."""
+
+BLIND = " !"
+"""Marks a metric whose band is narrower than what can be resolved."""
+
+
+def add(commands: Any) -> None:
+    """Register the command with the subparsers `commands`."""
+    parser = commands.add_parser("baselines", help="list stored baselines and what they can resolve; edit them")
+    parser.add_argument("--baselines", type=Path, default=Path("baselines"), help="folder of stored baselines")
+    parser.add_argument("--machine", metavar="CLASS", help="machine class (default: all that are stored)")
+    parser.add_argument(
+        "--replicates", type=_count, default=5, metavar="N", help="replicates of the run to come (default: 5)"
+    )
+    parser.set_defaults(run=_list)
+    edits = parser.add_subparsers(metavar="EDIT")
+    _add_prune(edits)
+    _add_merge(edits)
+    _add_accept(edits)
+
+
+def _add_prune(edits: Any) -> None:
+    parser = _edit(edits, "prune", "drop sessions, and metrics that are left without any", _prune)
+    parser.add_argument("--session", action="append", default=[], metavar="ID", help="drop this session (repeatable)")
+    parser.add_argument("--before", type=_instant, metavar="DATE", help="drop what was recorded before, ISO 8601")
+    parser.add_argument("--metric", metavar="PATTERN", help="only in these metrics (default: all)")
+
+
+def _add_merge(edits: Any) -> None:
+    parser = _edit(edits, "merge", "add the sessions of other files of the same stack", _merge)
+    parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE", help="file to merge; removed if beside FILE")
+
+
+def _add_accept(edits: Any) -> None:
+    parser = _edit(edits, "accept", "accept a new level: older sessions stay, and gate no more", _accept)
+    parser.add_argument("--metric", required=True, metavar="PATTERN", help="metrics to accept, '*' for all")
+    parser.add_argument("--since", metavar="ID", help="first session of the new level (default: the newest)")
+
+
+def _edit(edits: Any, name: str, help_text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = edits.add_parser(name, help=help_text)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of the store")
+    parser.add_argument("--why", required=True, metavar="TEXT", help="the reason, kept in the file")
+    parser.add_argument("--who", metavar="NAME", help="the author (default: git's user.name, else the login)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ..baseline.store import Store
+
+    store = Store(options.baselines)
+    classes = [options.machine] if options.machine is not None else store.classes()
+    baselines = [baseline for machine_class in classes for baseline in store.load_all(machine_class)]
+    if not baselines:
+        print(f"{store.folder(options.machine) if options.machine else store.root}: no stored baselines")
+        return 0
+
+    print("\n\n".join("\n".join(_told(baseline, options.replicates)) for baseline in baselines))
+    return 0
+
+
+def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
+    from ..report.terminal import table
+
+    yield f"{baseline.path}: {baseline.label}, {_origin(baseline)}"
+    rows = [_row(stored, _peers(baseline, stored), replicates) for stored in baseline.metrics.values()]
+    yield from (f"  {line}" for line in table([HEADER, *rows]))
+    blind = [name for name, row in zip(baseline.metrics, rows, strict=True) if row[-1].endswith(BLIND)]
+    if blind:
+        yield (
+            f"  ! {', '.join(blind)}: the band cannot be shown to hold with {replicates} replicates, even when nothing "
+            "changed; record more sessions, or measure more replicates"
+        )
+
+    yield from (f"  {entry.when[:16]} {entry.who}: {entry.what} ({entry.why})" for entry in baseline.log)
+
+
+def _origin(baseline: Baseline) -> str:
+    if baseline.published:
+        return f"published: {baseline.published}"
+
+    return f"last recorded {baseline.newest.recorded[:16]}" if baseline.newest else "nothing recorded"
+
+
+def _row(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
+    metric = stored.metric
+    values = [value for session in stored.current for value in session.values]
+    return (
+        metric.name,
+        format_value(math.exp(statistics.fmean(map(math.log, values))), metric.unit),
+        _of_all(len(stored.current), len(stored.sessions)),
+        str(len(values)),
+        *_resolution(stored, peers, replicates),
+    )
+
+
+def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, str, str, str]:
+    """Spread between processes, difference between sessions, band, and the smallest change that a run would resolve."""
+    from ..gate.rules import POCOCK_ALPHA, foresee
+    from ..gate.verdict import session_logs
+
+    metric = stored.metric
+    band = format_band(metric.tolerance)
+    if stored.level == "published":
+        return "-", "-", band, "the band alone"
+
+    own, others = session_logs(stored), [session_logs(peer) for peer in peers]
+    foreseen = foresee(replicates, own, others, metric.kind, POCOCK_ALPHA[LOOKS])
+    assumed = " (assumed)" if len(stored.current) == 1 else ""
+    smallest = math.expm1(foreseen.half_width)
+    return (
+        _spread(own),
+        format_percent(math.sqrt(foreseen.noise.session.value), signed=False) + assumed,
+        band,
+        format_percent(smallest, signed=False) + (BLIND if smallest >= metric.tolerance else ""),
+    )
+
+
+def _spread(sessions: Sequence[Sequence[float]]) -> str:
+    """Standard deviation between the processes of one session, pooled over sessions; "-" where each has only one."""
+    df = sum(len(session) - 1 for session in sessions)
+    squares = sum(statistics.variance(session) * (len(session) - 1) for session in sessions if len(session) > 1)
+    return format_percent(math.sqrt(squares / df), signed=False) if df else "-"
+
+
+def _peers(baseline: Baseline, stored: StoredMetric) -> list[StoredMetric]:
+    others = (one for one in baseline.metrics.values() if one is not stored)
+    return [one for one in others if one.metric.kind == stored.metric.kind and one.level != "published"]
+
+
+def _of_all(current: int, all_of_them: int) -> str:
+    return str(current) if current == all_of_them else f"{current} of {all_of_them}"
+
+
+def _prune(options: argparse.Namespace) -> int:
+    from ..baseline.edits import Pruning, prune
+
+    if not (options.session or options.before or options.metric):
+        raise BadInput("prune: say what to drop with --session, --before or --metric")
+
+    pruning = Pruning(options.metric or "*", tuple(options.session), options.before)
+    return _apply(options, lambda baseline: prune(baseline, pruning))
+
+
+def _accept(options: argparse.Namespace) -> int:
+    from ..baseline.edits import accept
+
+    return _apply(options, lambda baseline: accept(baseline, options.metric, options.since))
+
+
+def _merge(options: argparse.Namespace) -> int:
+    store, by = _store(options), _signed(options)
+    for source in options.sources:
+        print(f"{options.file}: {store.merge(options.file.resolve(), source.resolve(), **by)}")
+
+    return 0
+
+
+def _apply(options: argparse.Namespace, edit: Edit) -> int:
+    print(f"{options.file}: {_store(options).edit(options.file.resolve(), edit, **_signed(options))}")
+    return 0
+
+
+def _store(options: argparse.Namespace) -> Store:
+    from ..baseline.store import Store
+
+    return Store(options.file.resolve().parent.parent)
+
+
+def _signed(options: argparse.Namespace) -> Mapping[str, str]:
+    """Who and why, neither of them empty; raises BadInput for a reason that is none."""
+    if not options.why.strip():
+        raise BadInput("--why: a reason is kept in the file, and an empty one helps nobody who reads it later")
+
+    return {"who": options.who or _author(), "why": options.why.strip()}
+
+
+def _author() -> str:
+    try:
+        asked = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, check=False)  # noqa: S607 - git of the user
+        return asked.stdout.strip() or getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+
+    return int(text)

@@ -1,0 +1,180 @@
+"""`decodegate history`: the sessions of a metric over time, where its level changed, and with which stack."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadInput
+from ..gate.quantity import format_percent, format_value
+
+if TYPE_CHECKING:
+    from ..baseline.history import Point, Series
+    from ..baseline.store import Store
+    from ..gate.changepoints import Newest
+    from ..metric import Json
+
+HEADER = ("", "#", "recorded", "file", "session", "value", "spread", "change")
+
+
+def add(commands: Any) -> None:
+    """Register the command with the subparsers `commands`."""
+    parser = commands.add_parser("history", help="show a metric over its stored sessions, and where its level changed")
+    parser.add_argument("metric", metavar="METRIC", help="name of a metric, for example 'tpot[c=1]'")
+    parser.add_argument("--machine", metavar="CLASS", help="machine class (default: all that are stored)")
+    parser.add_argument("--baselines", type=Path, default=Path("baselines"), help="folder of stored baselines")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="table and plot, or strict JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..baseline.store import Store
+
+    found = _find(Store(options.baselines), options.machine, options.metric)
+    if options.format == "json":
+        document = {"metric": options.metric, "series": [_as_json(one) for one in found]}
+        print(json.dumps(document, indent=1, allow_nan=False))
+    else:
+        print("\n\n".join("\n".join(_told(one)) for one in found))
+
+    return 0
+
+
+def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
+    from ..baseline.history import series
+
+    known: list[str] = []
+    found: list[Series] = []
+    for machine_class in [machine] if machine is not None else store.classes():
+        baselines = store.load_all(machine_class)
+        known.extend(name for one in baselines for name in one.metrics)
+        found.extend(series(baselines, metric))
+
+    if not found:
+        near = difflib.get_close_matches(metric, set(known), n=3, cutoff=0.4) or sorted(set(known))[:3]
+        where = store.folder(machine) if machine is not None else store.root
+        raise BadInput(f"{where}: no stored session of metric {metric!r}; known: {', '.join(near) or 'none'}")
+
+    return found
+
+
+def _told(one: Series) -> Iterator[str]:
+    from ..gate.changepoints import change_points, newest
+    from ..report.plot import plot
+    from ..report.terminal import table
+
+    metric, levels = one.metric, one.levels
+    points = change_points(levels)
+    letters = _letters(one.points)
+    files = len(set(letters))
+    yield f"{metric.name} on {one.machine_class}: {len(levels)} session(s), {files} file(s); {metric.better} is better"
+    yield from table([HEADER, *_rows(one, points, letters)])
+    yield ""
+    yield from plot([point.value for point in one.points], letters, metric.unit, points)
+    yield ""
+    for index in points:
+        yield from _change(one, points, index)
+    if not points:
+        yield "no change point: no two stretches of sessions differ in level for sure"
+
+    yield _last(newest(levels, max([one.accepted, *points])))
+
+
+def _rows(one: Series, points: Sequence[int], letters: str) -> Iterator[tuple[str, ...]]:
+    levels = one.levels
+    for index, point in enumerate(one.points):
+        yield (
+            f"{'>' if index in points else ' '}{letters[index]}",
+            str(index + 1),
+            point.session.recorded[:16].replace("T", " "),
+            point.baseline.path.name,
+            point.session.id,
+            format_value(point.value, point.metric.unit),
+            "-" if point.spread is None else format_percent(point.spread, signed=False),
+            (format_percent(math.expm1(levels[index] - levels[index - 1])) if index else "-")
+            + (", accepted" if point.accepted else ""),
+        )
+
+
+def _letters(points: Sequence[Point]) -> str:
+    """One letter a file, in the order in which files come up."""
+    files = dict.fromkeys(point.baseline.path for point in points)
+    letter = {path: string.ascii_letters[index % len(string.ascii_letters)] for index, path in enumerate(files)}
+    return "".join(letter[point.baseline.path] for point in points)
+
+
+def _change(one: Series, points: Sequence[int], index: int) -> Iterator[str]:
+    from ..gate.changepoints import step
+
+    change = math.expm1(step(one.levels, points, index))
+    worse = "worse" if change > 0 else "better"
+    yield f"change point at session {index + 1} ({one.points[index].session.id}): {format_percent(change)}, {worse}"
+    found = one.coincides(index)
+    yield from (f"  coincides with {line}" for line in found)
+    if not found:
+        yield "  nothing stored differs there: look at the code under test, the cooling and the load of this host"
+
+
+def _last(found: Newest | None) -> str:
+    from ..gate.changepoints import LEAST_HISTORY
+
+    if found is None:
+        return f"newest session: fewer than {LEAST_HISTORY} before it on this level, too few to say what is expected"
+
+    inside = "unexpected: outside of" if found.unexpected else "as expected: within"
+    distance = format_percent(math.expm1(found.distance))
+    width = format_percent(math.expm1(found.half_width), signed=False)
+    return f"newest session: {distance} from the {found.history} before it, {inside} their 99 % interval of +-{width}"
+
+
+def _as_json(one: Series) -> Mapping[str, Json]:
+    from ..gate.changepoints import change_points, newest, step
+
+    levels, metric = one.levels, one.metric
+    points = change_points(levels)
+    last = newest(levels, max([one.accepted, *points]))
+    return {
+        "machine_class": one.machine_class,
+        "unit": metric.unit,
+        "better": metric.better,
+        "identity": metric.identity,
+        "level": one.points[0].session.level,
+        "sessions": [_point_json(point) for point in one.points],
+        "change_points": [
+            {
+                "session": one.points[index].session.id,
+                "change": math.expm1(step(levels, points, index)),
+                "coincides": list(one.coincides(index)),
+            }
+            for index in points
+        ],
+        "newest": None if last is None else _newest_json(last),
+    }
+
+
+def _newest_json(last: Newest) -> Json:
+    return {
+        "change": math.expm1(last.distance),
+        "half_width": math.expm1(last.half_width),
+        "unexpected": last.unexpected,
+        "history": last.history,
+    }
+
+
+def _point_json(point: Point) -> Json:
+    return {
+        "id": point.session.id,
+        "recorded": point.session.recorded,
+        "file": point.baseline.path.name,
+        "label": point.baseline.label,
+        "value": point.value,
+        "spread": point.spread,
+        "processes": len(point.session.values),
+        "accepted": point.accepted,
+    }

@@ -1,0 +1,186 @@
+"""The verdict of each metric that two baselines have in common. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..baseline.schema import Baseline, StoredMetric
+from ..gate.noise import Peers, Sessions, others
+from ..gate.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
+from ..gate.verdict import Judgement, Verdict, beside_point, identity_differences, level_of, session_logs
+from ..machine.provenance import Difference
+from ..metric import Kind
+from . import advice
+from .standing import MACHINE_CLASS, Found, Terms, silent, without_numbers
+
+ALPHA = POCOCK_ALPHA[1]
+"""Stored sessions are looked at once."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges the common metrics of two baselines; what differs between these, `found`, is weighed once for all."""
+
+    base: Baseline
+    new: Baseline
+    found: tuple[Found, ...]
+    terms: Terms
+
+    def judgements(self) -> Iterator[Judgement]:
+        """One per metric that both have, in the order of `base`."""
+        logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
+        own = [Peers.of(*sides) for sides in logs]
+        peers = _peers([new.metric.kind for _, new in self._common], own)
+        for (base, new), sides, *noise in zip(self._common, logs, own, peers, strict=True):
+            yield self._judgement(base, new, sides, *noise)
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """What the user allowed and does differ."""
+        fields = [one.difference.field for one in self.found]
+        if self.terms.allowed:
+            fields += [one.field for base, new in self._common for one in self._another(base, new)]
+
+        return self.terms.used(fields)
+
+    def _judgement(
+        self, base: StoredMetric, new: StoredMetric, sides: tuple[Sessions, Sessions], own: Peers, peers: Peers
+    ) -> Judgement:
+        refusals, notes = self._identity(base, new)
+        changed = (*self._changed, *notes)
+        if fields := (*self._refused, *refusals):
+            bare = self._bare(new, sides[1], changed)
+            return replace(bare, reasons=tuple(map(str, fields)), advice=advice.refused(fields))
+        if self._published:
+            return self._confounded(_beside_point(self._bare(new, sides[1], changed), base, new))
+
+        comparison = compare_sessions(sides[1], sides[0], own, peers, new.metric.kind, ALPHA)
+        return self._confounded(self._weighed(new, sides, comparison, changed))
+
+    def _bare(self, new: StoredMetric, sessions: Sessions, changed: tuple[str, ...]) -> Judgement:
+        """The judgement before anything is compared."""
+        return Judgement(
+            metric=new.metric,
+            verdict=Verdict.CONFOUNDED,
+            level=new.level,
+            replicates=sum(map(len, sessions)),
+            measured=level_of(sessions, new.metric),
+            new_sessions=len(sessions),
+            untold=self._untold if self._published else None,
+            baseline=self.base.path,
+            changed=changed,
+        )
+
+    def _weighed(
+        self, stored: StoredMetric, sides: tuple[Sessions, Sessions], comparison: Comparison, changed: tuple[str, ...]
+    ) -> Judgement:
+        """The judgement with its statistics."""
+        base, new = sides
+        metric = stored.metric
+        outcome = decide(comparison, metric.tolerance)
+        return Judgement(
+            metric=metric,
+            verdict=Verdict(outcome),
+            level=stored.level,
+            replicates=sum(comparison.new_counts),
+            measured=level_of(new, metric),
+            base=level_of(base, metric),
+            change=math.expm1(comparison.change),
+            lo=math.expm1(comparison.lo),
+            hi=math.expm1(comparison.hi),
+            confidence=1 - ALPHA,
+            sessions=len(base),
+            session_noise=math.sqrt(comparison.noise.session.value),
+            new_sessions=len(new),
+            baseline=self.base.path,
+            changed=changed,
+            advice=advice.compared(outcome, comparison, metric.tolerance),
+        )
+
+    def _confounded(self, judgement: Judgement) -> Judgement:
+        """The judgement as it stands where something undeclared differs: the numbers are shown and decide nothing."""
+        if not self._confounders:
+            return judgement
+
+        reasons = tuple(map(str, self._confounders))
+        return replace(
+            judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, advice=advice.confounded(self._confounders)
+        )
+
+    def _identity(self, base: StoredMetric, new: StoredMetric) -> tuple[list[Difference], list[str]]:
+        """What makes the two another measurement, and what is allowed or only worth a note."""
+        refusals: list[Difference] = []
+        notes: list[str] = []
+        if base.metric == new.metric and base.level == new.level:
+            return refusals, notes
+
+        for one in self._another(base, new):
+            # A change between seconds and tokens per second is no number.
+            if self.terms.allow(one.field) and one.field != "unit":
+                notes.append(f"{one} (allowed)")
+            else:
+                refusals.append(one)
+
+        old, young = base.metric.tolerance, new.metric.tolerance
+        if old != young:
+            notes.append(f"band: {100 * old:g} % -> {100 * young:g} % (the new one holds)")
+
+        return refusals, notes
+
+    def _another(self, base: StoredMetric, new: StoredMetric) -> Iterator[Difference]:
+        for one in identity_differences(base, new.metric, new.level):
+            if not (silent(self.base, one.base) or silent(self.new, one.new)):
+                yield one
+
+    @cached_property
+    def _common(self) -> list[tuple[StoredMetric, StoredMetric]]:
+        new = self.new.metrics
+        return [(stored, new[name]) for name, stored in self.base.metrics.items() if name in new]
+
+    @cached_property
+    def _published(self) -> bool:
+        return bool(self.base.published or self.new.published)
+
+    @cached_property
+    def _untold(self) -> tuple[str, ...]:
+        silences = (one.difference.field for one in self.found if one.standing == "not published")
+        return tuple(dict.fromkeys(map(without_numbers, silences)))
+
+    @cached_property
+    def _refused(self) -> tuple[Difference, ...]:
+        return tuple(one for one in self._undeclared if one.field == MACHINE_CLASS)
+
+    @cached_property
+    def _confounders(self) -> tuple[Difference, ...]:
+        return tuple(one for one in self._undeclared if one.field != MACHINE_CLASS)
+
+    @cached_property
+    def _undeclared(self) -> tuple[Difference, ...]:
+        return tuple(one.difference for one in self.found if one.standing == "undeclared")
+
+    @cached_property
+    def _changed(self) -> tuple[str, ...]:
+        spoken_of = (one for one in self.found if one.standing in ("declared", "allowed"))
+        return tuple(f"{one.difference} ({one.standing})" for one in spoken_of)
+
+
+def _beside_point(judgement: Judgement, base: StoredMetric, new: StoredMetric) -> Judgement:
+    measured, point = ([level_of(session_logs(one), one.metric)] for one in (new, base))
+    return beside_point(judgement, measured, point)
+
+
+def _peers(kinds: Sequence[Kind], own: Sequence[Peers]) -> list[Peers]:
+    """For each metric what the other metrics of its kind say."""
+    by_kind: dict[Kind, list[int]] = {kind: [] for kind in kinds}
+    for index, kind in enumerate(kinds):
+        by_kind[kind].append(index)
+
+    peers = [Peers()] * len(kinds)
+    for indices in by_kind.values():
+        for index, rest in zip(indices, others([own[index] for index in indices]), strict=True):
+            peers[index] = rest
+
+    return peers

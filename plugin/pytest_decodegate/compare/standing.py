@@ -1,0 +1,84 @@
+"""What differs between two baselines, and how that stands to what the user said of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..baseline.schema import Baseline
+from ..baseline.selection import contrast
+from ..machine.provenance import ABSENT, Difference, Leaf, undeclared
+
+MACHINE_CLASS = "machine_class"
+
+Standing = Literal["declared", "allowed", "undeclared", "not published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the user says of the differences.
+
+    declared: from `parse_declared`, the change under test. allowed: fields that may differ all the same, with or
+    without the number of the GPU; `machine_class` stands for everything that the class sums up.
+    """
+
+    declared: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
+
+    def allow(self, field: str) -> bool:
+        """Whether the user lets `field` differ."""
+        return field in self.allowed or without_numbers(field) in self.allowed
+
+    def used(self, fields: Iterable[str]) -> frozenset[str]:
+        """What of `allowed` names one of `fields`."""
+        return frozenset(name for field in fields for name in (field, without_numbers(field)) if name in self.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One difference of two baselines, and how it stands to what the user said."""
+
+    difference: Difference
+    standing: Standing
+
+
+def without_numbers(field: str) -> str:
+    """A field of all GPUs at once: "gpus.power_limit_w" for "gpus[3].power_limit_w"."""
+    return re.sub(r"\[\d+\]", "", field)
+
+
+def findings(base: Baseline, new: Baseline, terms: Terms) -> Iterator[Found]:
+    """Everything that differs in machine class, machine and stack."""
+    if not same_class(base, new):
+        one = Difference(MACHINE_CLASS, base.machine_class, new.machine_class, declarable=False)
+        yield Found(one, "allowed" if terms.allow(MACHINE_CLASS) else "undeclared")
+
+    telemetry = new.newest.telemetry if new.newest else {}
+    for one in contrast(base, replace(new.provenance, telemetry=telemetry), terms.declared).differences:
+        yield Found(one, _standing(one, base, new, terms))
+
+
+def same_class(base: Baseline, new: Baseline) -> bool:
+    """A published class may end before the kind of its link, which the publication then does not say."""
+    return base.machine_class == new.machine_class or any(
+        one.published and other.machine_class.startswith(f"{one.machine_class}-")
+        for one, other in ((base, new), (new, base))
+    )
+
+
+def silent(baseline: Baseline, value: Leaf) -> bool:
+    """Whether a value is missing because it was not published, which is no difference."""
+    return bool(baseline.published) and value is ABSENT
+
+
+def _standing(one: Difference, base: Baseline, new: Baseline, terms: Terms) -> Standing:
+    if silent(base, one.base) or silent(new, one.new):
+        return "not published"
+    if not undeclared((one,), terms.declared):
+        return "declared"
+
+    of_machine = re.split(r"[.\[]", one.field)[0] in {*base.provenance.machine, *new.provenance.machine}
+    allowed = terms.allow(one.field) or (of_machine and not one.declarable and terms.allow(MACHINE_CLASS))
+    return "allowed" if allowed else "undeclared"

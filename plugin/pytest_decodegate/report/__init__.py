@@ -1,0 +1,1 @@
+"""What people read: progress, failure texts, the verdict table."""

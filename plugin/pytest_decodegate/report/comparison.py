@@ -1,0 +1,140 @@
+"""A comparison of stored baselines as text, the same for every format: sections with notes, rows and explanations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..compare.pairs import Alone, Compared, Pair
+from ..compare.standing import Found, without_numbers
+from ..gate.explain import explain
+from ..gate.quantity import format_band, format_percent, format_value
+from ..gate.verdict import Judgement, Verdict
+from ..machine.provenance import Difference
+
+HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
+
+CHANCE = 0.025
+"""Share of unchanged metrics whose interval lies above zero; being beyond the band as well is rarer."""
+
+LEAST_METRICS_FOR_CHANCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One pair of baselines, or one that has no counterpart; text from files is as it is, not yet escaped."""
+
+    title: str
+    notes: tuple[str, ...]
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How many of each verdict."""
+        verdicts = Counter([judgement.verdict for judgement in self.judgements])
+        return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "no metric in common"
+
+    def explanations(self) -> Iterator[str]:
+        """Why metrics did not pass, in several lines each; those that one cause confounds are explained together."""
+        together: dict[tuple[str, ...], list[Judgement]] = {}
+        for judgement in self.judgements:
+            if judgement.verdict is Verdict.CONFOUNDED:
+                together.setdefault((*judgement.reasons, *judgement.advice), []).append(judgement)
+            elif not judgement.verdict.passes:
+                yield explain(judgement)
+
+        yield from map(_confounded, together.values())
+
+
+def sections(compared: Compared) -> list[Section]:
+    """The report in the order in which it is read."""
+    return [*map(_pair, compared.pairs), *map(_alone, compared.alone)]
+
+
+def answer(compared: Compared) -> str:
+    """The last line: all verdicts, and what the exit status says."""
+    verdicts = Counter([one.verdict for pair in compared.pairs for one in pair.judgements])
+    missing = sum(len(pair.only_base) + len(pair.only_new) for pair in compared.pairs)
+    alone = sum(len(one.baseline.metrics) for one in compared.alone)
+    counted = [f"{count} {verdict}" for verdict, count in verdicts.items()]
+    counted += [f"{missing + alone} on one side only"] if missing + alone else []
+    said = {0: "all passed", 1: "something regressed", 2: "not everything could be shown to pass"}
+    return f"{', '.join(counted) or 'nothing was compared'}: {said[compared.status]}"
+
+
+def printable(text: str) -> str:
+    """`text` from a file without what would move a cursor or ring a bell."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _pair(pair: Pair) -> Section:
+    return Section(
+        title=f"{pair.base.machine_class}: {pair.base.path} -> {pair.new.path}",
+        notes=tuple(_notes(pair)),
+        judgements=pair.judgements,
+    )
+
+
+def _alone(alone: Alone) -> Section:
+    one = alone.baseline
+    names = ", ".join(one.metrics) or "no metric"
+    return Section(f"{one.machine_class}: {one.path}", (f"no baseline of this class in {alone.missing_in}: {names}",))
+
+
+def _notes(pair: Pair) -> Iterator[str]:
+    yield from (f"{side.path}: published figures, {side.published}" for side in (pair.base, pair.new) if side.published)
+    yield from differences(pair.found)
+    if pair.only_base:
+        yield f"only in the reference: {', '.join(pair.only_base)}"
+    if pair.only_new:
+        yield f"only in the new file: {', '.join(pair.only_new)}"
+    if len(pair.judgements) >= LEAST_METRICS_FOR_CHANCE:
+        count = len(pair.judgements)
+        yield f"{count} metrics: chance alone can show at most {CHANCE * count:.0f} of them as REGRESSED"
+
+
+def differences(found: Sequence[Found]) -> Iterator[str]:
+    """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)"."""
+    if not found:
+        yield "nothing differs in machine and stack"
+
+    for (text, standing), count in Counter(_gathered(one) for one in found if one.standing != "not published").items():
+        confounds = "neither declared nor allowed" if standing == "undeclared" else standing
+        yield f"{text}{f', {count} times' if count > 1 else ''} ({confounds})"
+
+    if silent := dict.fromkeys(
+        without_numbers(one.difference.field) for one in found if one.standing == "not published"
+    ):
+        yield f"not published, so not compared: {', '.join(silent)}"
+
+
+def _gathered(found: Found) -> tuple[str, str]:
+    one = found.difference
+    return str(Difference(without_numbers(one.field), one.base, one.new, one.declarable)), found.standing
+
+
+def _confounded(judgements: Sequence[Judgement]) -> str:
+    one = judgements[0]
+    names = ", ".join(judgement.metric.name for judgement in judgements)
+    lines = (*(f"- {reason}" for reason in one.reasons), *(f"next: {line}" for line in one.advice))
+    return "\n  ".join([f"{one.verdict}: {len(judgements)} metric(s), {names}", *lines])
+
+
+def cells(judgement: Judgement) -> tuple[str, ...]:
+    """One metric as HEADER names the columns; "-" for what was not compared."""
+    metric = judgement.metric
+    interval = "-"
+    if judgement.lo is not None and judgement.hi is not None:
+        interval = f"{format_percent(judgement.lo)} .. {format_percent(judgement.hi)}"
+
+    return (
+        metric.name,
+        str(judgement.verdict),
+        "-" if judgement.base is None else format_value(judgement.base, metric.unit),
+        "-" if judgement.measured is None else format_value(judgement.measured, metric.unit),
+        "-" if judgement.change is None else format_percent(judgement.change),
+        interval,
+        format_band(metric.tolerance),
+        f"{judgement.sessions}, {judgement.new_sessions}" if judgement.sessions else "-",
+    )

@@ -1,0 +1,62 @@
+"""A comparison of stored baselines on a terminal: plain columns, colour only where someone looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ..compare.pairs import Compared
+from ..gate.verdict import Judgement, Verdict
+from .comparison import HEADER, Section, answer, cells, printable, sections
+
+MOST_EXPLAINED = 20
+"""Metrics that are explained at length; the table and the other formats have them all."""
+
+MOST_CHARACTERS = 1000
+"""Of one line of an explanation: the names of thousands of metrics that one cause confounds stand in the table."""
+
+_RESET = "\033[0m"
+_COLOURS = {Verdict.PASS: "\033[32m", Verdict.IMPROVED: "\033[32m", Verdict.REGRESSED: "\033[31m"}
+_OTHER_COLOUR = "\033[33m"
+
+
+def text(compared: Compared, *, colour: bool) -> str:
+    """The whole report, lines ended."""
+    lines = [line for section in sections(compared) for line in _section(section, colour=colour)]
+    return "\n".join([*lines, answer(compared), ""])
+
+
+def _section(section: Section, *, colour: bool) -> Iterator[str]:
+    yield printable(section.title)
+    yield from (f"  {printable(note)}" for note in section.notes)
+    if section.judgements:
+        yield ""
+        yield from _table(section.judgements, colour=colour)
+        yield ""
+        yield from _explained(section)
+        yield section.summary
+
+    yield ""
+
+
+def _explained(section: Section) -> Iterator[str]:
+    explanations = section.explanations()
+    for explanation in islice(explanations, MOST_EXPLAINED):
+        yield from (_short(printable(line)) for line in explanation.splitlines())
+
+    if next(explanations, None) is not None:
+        yield f"more than {MOST_EXPLAINED} did not pass; --format json, markdown and html explain all of them"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+
+
+def _table(judgements: Sequence[Judgement], *, colour: bool) -> Iterator[str]:
+    rows = list(map(cells, judgements))
+    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    layout = "  ".join(f"{{:{width}}}" for width in widths)
+    yield layout.format(*HEADER).rstrip()
+    for judgement, row in zip(judgements, rows, strict=True):
+        line = layout.format(*row).rstrip()
+        yield f"{_COLOURS.get(judgement.verdict, _OTHER_COLOUR)}{line}{_RESET}" if colour else line

@@ -1,0 +1,329 @@
+"""Two stored baselines: verdicts, refusals, what confounds, what is missing; and the same said in every format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import CLASS, GPUS, MACHINE, MOE, NOISY, RATE, STACK, baseline, stored
+
+from pytest_decodegate.baseline.schema import Baseline
+from pytest_decodegate.compare.pairs import Compared, Pair, compare_baselines, compare_groups
+from pytest_decodegate.compare.sides import Side
+from pytest_decodegate.compare.standing import Terms
+from pytest_decodegate.gate.verdict import Verdict
+from pytest_decodegate.machine.provenance import parse_declared
+from pytest_decodegate.metric import Json, Metric
+from pytest_decodegate.report.comparison import answer, sections
+from pytest_decodegate.report.comparison_json import document
+from pytest_decodegate.report.comparison_text import MOST_EXPLAINED, text
+from pytest_decodegate.report.html import page
+from pytest_decodegate.report.markdown import markdown
+
+BASE = baseline(stored(MOE, 40e-6), stored(RATE, 80.0))
+NEW_STACK: Mapping[str, Json] = {**STACK, "driver": "580.95", "nccl": "2.28.9"}
+
+
+def pair(base: Baseline, new: Baseline, change: str = "", allow: Sequence[str] = ()) -> Pair:
+    declared = parse_declared(change) if change else frozenset()
+    return compare_baselines(base, new, Terms(declared, frozenset(allow)))
+
+
+def one_pair(base: Baseline, new: Baseline, change: str = "", allow: Sequence[str] = ()) -> Compared:
+    return Compared((pair(base, new, change, allow),), ())
+
+
+def verdicts(some: Pair) -> dict[str, str]:
+    return {judgement.metric.name: str(judgement.verdict) for judgement in some.judgements}
+
+
+@pytest.mark.parametrize(
+    ("moe", "rate", "expected", "status"),
+    [
+        (40.1e-6, 79.9, ("PASS", "PASS"), 0),
+        (42.0e-6, 79.9, ("REGRESSED", "PASS"), 1),
+        (40.1e-6, 72.0, ("PASS", "REGRESSED"), 1),
+        (36.0e-6, 88.0, ("IMPROVED", "IMPROVED"), 0),
+    ],
+)
+def test_verdicts_per_metric_and_one_status(moe: float, rate: float, expected: tuple[str, str], status: int) -> None:
+    compared = one_pair(BASE, baseline(stored(MOE, moe), stored(RATE, rate)))
+
+    assert tuple(verdicts(compared.pairs[0]).values()) == expected
+    assert compared.status == status
+
+
+def test_the_change_is_folded_so_that_plus_is_worse() -> None:
+    moe, rate = pair(BASE, baseline(stored(MOE, 42e-6), stored(RATE, 76.0))).judgements
+
+    for judgement, expected in ((moe, 0.05), (rate, 80 / 76 - 1)):
+        assert judgement.change == pytest.approx(expected, abs=1e-6)
+        assert judgement.lo is not None
+        assert judgement.hi is not None
+        assert judgement.lo < expected < judgement.hi
+    assert [rate.base, rate.measured] == pytest.approx([80.0, 76.0], rel=1e-3)
+
+
+def test_sessions_on_both_sides_narrow_the_interval() -> None:
+    def width(base: int, new: int) -> float:
+        (judgement,) = pair(
+            baseline(stored(MOE, 40e-6, sessions=base)), baseline(stored(MOE, 40e-6, sessions=new))
+        ).judgements
+        assert (judgement.sessions, judgement.new_sessions) == (base, new)
+        assert judgement.lo is not None
+        assert judgement.hi is not None
+        return judgement.hi - judgement.lo
+
+    assert width(1, 1) > width(5, 1) == pytest.approx(width(1, 5))
+    assert width(5, 1) > width(5, 5)
+
+
+def test_noise_makes_it_inconclusive_and_says_how_many_sessions_settle_it() -> None:
+    compared = one_pair(BASE, baseline(stored(MOE, 40.2e-6, factors=NOISY), stored(RATE, 80.0)))
+
+    assert compared.status == 2
+    assert verdicts(compared.pairs[0])[MOE.name] == "INCONCLUSIVE"
+    assert "sessions on each side would have settled it" in " ".join(compared.pairs[0].judgements[0].advice)
+
+
+def test_an_undeclared_change_confounds_but_shows_its_numbers() -> None:
+    new = baseline(stored(MOE, 44e-6), stored(RATE, 80.0), stack=NEW_STACK)
+    judgement = pair(BASE, new, "driver").judgements[0]
+
+    assert judgement.verdict is Verdict.CONFOUNDED
+    assert judgement.change == pytest.approx(0.1, abs=1e-6)
+    assert judgement.reasons == ("nccl: 2.28.3 -> 2.28.9",)
+    assert judgement.advice == ("if that is the change under test, declare it: --change nccl",)
+    assert one_pair(BASE, new, "driver").status == 2
+    assert pair(BASE, new, "driver,nccl").judgements[0].verdict is Verdict.REGRESSED
+
+
+HALF_POWER: Mapping[str, Json] = {**MACHINE, "gpus": [{**dict(gpu), "power_limit_w": 350} for gpu in GPUS]}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("allow", "verdict"),
+    [
+        ((), "CONFOUNDED"),
+        (("gpus[0].power_limit_w",), "CONFOUNDED"),
+        (("gpus[0].power_limit_w", "gpus[1].power_limit_w"), "PASS"),
+        (("gpus.power_limit_w",), "PASS"),
+        (("machine_class",), "PASS"),
+        (("link",), "CONFOUNDED"),
+    ],
+)
+def test_what_must_match_can_be_allowed_one_by_one(allow: Sequence[str], verdict: str) -> None:
+    new = baseline(stored(MOE, 40e-6), stored(RATE, 80.0), machine=HALF_POWER)
+
+    assert set(verdicts(pair(BASE, new, allow=allow)).values()) == {verdict}
+
+
+OTHER_CLASS = "NVIDIA-H100-x2-NVLink"
+
+
+@pytest.mark.parametrize(
+    ("new", "field"),
+    [
+        (baseline(stored(MOE, 50e-6), machine_class=OTHER_CLASS), "machine_class"),
+        (baseline(stored(MOE, 50e-6), machine_class=f"{CLASS}-x"), "machine_class"),
+        (baseline(stored(replace(MOE, contract={**MOE.contract, "clock": "cpu"}), 50e-6)), "contract.clock"),
+        (baseline(stored(replace(MOE, contract={**MOE.contract, "shard": [7168, 512]}), 50e-6)), "contract.shard"),
+        (baseline(stored(replace(MOE, contract={**MOE.contract, "formula": "v2"}), 50e-6)), "contract.formula"),
+        (baseline(stored(replace(MOE, kind="cpu"), 60e-6)), "kind"),
+        (baseline(stored(MOE, 50e-6, level="process")), "level"),
+    ],
+)
+def test_another_measurement_is_refused_and_says_why(new: Baseline, field: str) -> None:
+    (refused,) = pair(BASE, new).judgements
+
+    assert refused.verdict is Verdict.CONFOUNDED
+    assert (refused.change, refused.lo, refused.base) == (None, None, None)
+    assert refused.reasons[0].startswith(f"{field}: ")
+    assert f"--allow {field}" in refused.advice[0]
+
+    allowed = pair(BASE, new, allow=[field])
+    assert verdicts(allowed) == {MOE.name: "REGRESSED"}
+    assert allowed.allowed == {field}
+
+
+def test_units_are_never_mixed() -> None:
+    (judgement,) = pair(BASE, baseline(stored(replace(MOE, unit="B/s"), 1e9)), allow=["unit"]).judgements
+
+    assert judgement.verdict is Verdict.CONFOUNDED
+    assert "--allow" not in judgement.advice[0]
+
+
+def test_metrics_of_one_side_are_listed_and_fail() -> None:
+    compared = one_pair(BASE, baseline(stored(MOE, 40e-6), stored(replace(RATE, name="other"), 1.0)))
+
+    assert (compared.pairs[0].only_base, compared.pairs[0].only_new) == ((RATE.name,), ("other",))
+    assert compared.status == 2
+    for said in (text(compared, colour=False), page(compared)):
+        assert f"only in the reference: {RATE.name}" in said
+        assert "only in the new file: other" in said
+
+
+def test_nothing_compared_is_no_pass() -> None:
+    assert one_pair(baseline(), baseline()).status == 2
+    assert answer(one_pair(baseline(), baseline())).startswith("nothing was compared")
+
+
+def test_the_new_band_holds_and_its_change_is_shown() -> None:
+    (judgement,) = pair(BASE, baseline(stored(replace(MOE, tolerance=0.2), 44e-6))).judgements
+
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.changed == ("band: 2 % -> 20 % (the new one holds)",)
+
+
+def test_a_published_side_is_compared_by_its_band_alone() -> None:
+    published = baseline(stored(replace(MOE, contract={}), 40e-6), machine={}, stack={}, published="a paper")
+    new = baseline(stored(MOE, 42e-6), machine_class=f"{CLASS}-x")
+
+    there, back = pair(published, new), pair(new, published)
+
+    assert verdicts(there) == {MOE.name: "REGRESSED"}
+    assert verdicts(back) == {MOE.name: "IMPROVED"}
+    assert there.judgements[0].lo is None
+    assert {one.standing for one in there.found} == {"not published"}
+
+
+def side(name: str, *baselines: Baseline) -> Side:
+    return Side(name, baselines)
+
+
+def test_sides_meet_by_machine_class_in_the_asked_order() -> None:
+    moe = stored(MOE, 40e-6)
+    h100 = [baseline(moe, path=f"h100/{n}.json", machine_class=OTHER_CLASS) for n in range(3)]
+    h200 = [baseline(moe, path=f"h200/{n}.json") for n in range(3)]
+    group = [side("a", h100[0], h200[0]), side("b", h200[1], h100[1]), side("c", h200[2])]
+
+    compared = compare_groups([group], Terms())
+
+    assert [(str(one.base.path), str(one.new.path)) for one in compared.pairs] == [
+        ("h200/0.json", "h200/1.json"),
+        ("h200/0.json", "h200/2.json"),
+        ("h100/0.json", "h100/1.json"),
+    ]
+    assert [(str(one.baseline.path), one.missing_in) for one in compared.alone] == [("h100/0.json", "c")]
+    assert compared.status == 2
+
+
+@given(
+    values=st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=4),
+    factors=st.lists(st.floats(0.8, 1.25), min_size=2, max_size=4),
+)
+def test_swapping_the_files_turns_the_change(values: list[float], factors: list[float]) -> None:
+    metrics = [Metric(f"m{n}", "s", "kernel", 0.02) for n in range(len(values))]
+    old = baseline(*(stored(one, value) for one, value in zip(metrics, values, strict=True)))
+    new = baseline(*(stored(one, value, factors=factors) for one, value in zip(metrics, values, strict=True)))
+
+    for there, back in zip(pair(old, new).judgements, pair(new, old).judgements, strict=True):
+        assert there.change is not None
+        assert back.change is not None
+        assert there.lo is not None
+        assert back.hi is not None
+        assert (1 + there.change) * (1 + back.change) == pytest.approx(1)
+        assert (1 + there.lo) * (1 + back.hi) == pytest.approx(1)
+
+
+def test_differences_of_all_gpus_are_one_line() -> None:
+    new = baseline(stored(MOE, 40e-6), machine=HALF_POWER, stack=NEW_STACK)
+    (section,) = sections(one_pair(baseline(stored(MOE, 40e-6)), new, "driver"))
+
+    assert section.notes == (
+        "gpus.power_limit_w: 700 -> 350, 2 times (neither declared nor allowed)",
+        "driver: 575.57 -> 580.95 (declared)",
+        "nccl: 2.28.3 -> 2.28.9 (neither declared nor allowed)",
+    )
+
+
+def test_the_terminal_explains_some_and_says_that_there_are_more() -> None:
+    metrics = [Metric(f"m{n}", "s", "kernel", 0.02) for n in range(MOST_EXPLAINED + 5)]
+    compared = one_pair(
+        baseline(*(stored(one, 1e-3) for one in metrics)), baseline(*(stored(one, 2e-3) for one in metrics))
+    )
+
+    said = text(compared, colour=False)
+
+    assert said.count(": REGRESSED: ") == MOST_EXPLAINED
+    assert all(f"\n{one.name} " in said for one in metrics)
+    assert f"more than {MOST_EXPLAINED} did not pass" in said
+    assert markdown(compared).count(": REGRESSED: ") == len(metrics)
+    assert "chance alone can show at most 1 of them as REGRESSED" in said
+
+
+def test_colour_only_when_asked() -> None:
+    compared = one_pair(BASE, BASE)
+
+    assert "\033[32m" in text(compared, colour=True)
+    assert "\033" not in text(compared, colour=False)
+
+
+def test_json_says_everything_in_native_units() -> None:
+    new = baseline(stored(MOE, 42e-6), stored(RATE, 80.0), stack=NEW_STACK, path="0002_new.json")
+    content = json.loads(document(one_pair(BASE, new, "driver")), parse_constant=pytest.fail)
+
+    (found,) = content["pairs"]
+    assert content["status"] == 2
+    assert (found["reference"]["file"], found["new"]["file"]) == ("0001_base.json", "0002_new.json")
+    assert found["differences"] == [
+        {"field": "driver", "standing": "declared", "reference": "575.57", "new": "580.95"},
+        {"field": "nccl", "standing": "undeclared", "reference": "2.28.3", "new": "2.28.9"},
+    ]
+    moe, rate = found["metrics"]
+    assert (moe["name"], moe["verdict"], moe["unit"], moe["better"]) == (MOE.name, "CONFOUNDED", "s", "lower")
+    assert moe["change"] == pytest.approx(0.05, abs=1e-6)
+    assert rate["new"] == pytest.approx(80.0, rel=1e-3)
+
+
+EVIL = "</td><script>alert(1)</script>|`x`[a](b)\x1b[31m\u202e\n# title"
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def evil() -> Compared:
+    moe = replace(MOE, contract={**MOE.contract, EVIL: EVIL})
+    new = baseline(stored(moe, 42e-6), stack={**STACK, "nccl": EVIL}, path=f"x/{EVIL}", machine_class=EVIL)
+    return one_pair(BASE, new)
+
+
+def test_html_is_one_file_in_which_nothing_of_a_file_is_markup() -> None:
+    parser = Tags()
+    parser.feed(page(evil()))
+
+    assert "script" not in parser.names
+    assert not parser.names & {"link", "img", "iframe"}
+    assert "</td><script>alert(1)</script>" in parser.text
+    assert "\x1b" not in parser.text
+
+
+def test_markdown_has_no_markup_of_a_file() -> None:
+    said = markdown(evil())
+
+    assert "<script" not in said
+    assert "`x`" not in said
+    assert "[a](b)" not in said
+    assert not any(line.startswith("# title") for line in said.splitlines())
+    table = [line for line in said.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in table} == {9}
+
+
+def test_the_terminal_gets_no_control_characters_of_a_file() -> None:
+    assert all(character.isprintable() or character == "\n" for character in text(evil(), colour=False))

@@ -1,0 +1,91 @@
+"""What people read: the line of each verdict, the table, the counts, the JSON line, the JUnit properties."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.perf import Result
+from pytest_decodegate.report import lines, terminal
+
+COMPARED: dict[str, Any] = {"base": 70e-6, "change": 0.114, "lo": 0.09, "hi": 0.14, "confidence": 0.95, "sessions": 5}
+
+
+def result(verdict: Verdict, recorded: Path | None = None, **more: Any) -> Result:
+    metric = Metric.of("allreduce[world=8]", "collective")
+    judgement = Judgement(metric, verdict, "gang", 5, 78e-6, **more)
+    return Result("perf_tests/test_allreduce.py::test", judgement, recorded)
+
+
+def test_the_line_of_a_regression_says_how_much_and_how_sure() -> None:
+    said = lines.told(result(Verdict.REGRESSED, **COMPARED))
+    assert said.startswith("allreduce[world=8]: REGRESSED: ")
+    assert "+11.4 % [+9.0 %, +14.0 %]" in said
+
+
+def test_the_line_of_a_recording_names_the_file() -> None:
+    said = lines.told(result(Verdict.NO_BASELINE, recorded=Path("baselines/x/0001_a.json")))
+    assert said.endswith("; recorded in 0001_a.json")
+
+
+def test_row_of_a_comparison() -> None:
+    assert terminal.row(result(Verdict.REGRESSED, **COMPARED)) == (
+        "allreduce[world=8]",
+        "REGRESSED",
+        "78.0 us",
+        "70.0 us",
+        "+11.4 %",
+        "+9.0 % .. +14.0 %",
+        "5 %",
+        "5",
+    )
+
+
+def test_row_of_what_was_not_compared_is_dashes_and_not_zeros() -> None:
+    assert terminal.row(result(Verdict.INVALID))[3:6] == ("-", "-", "-")
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_recorded_results_pass_and_others_by_their_verdict(verdict: Verdict) -> None:
+    assert result(verdict, recorded=Path("x")).passes
+    assert result(verdict).passes == (verdict in (Verdict.PASS, Verdict.IMPROVED))
+
+
+def test_counts_name_what_failed() -> None:
+    said = terminal.counts([result(Verdict.PASS, **COMPARED), result(Verdict.REGRESSED, **COMPARED)])
+    assert said == "perf: 1 PASS, 1 REGRESSED; failed: allreduce[world=8]"
+
+
+@given(st.lists(st.tuples(*[st.text("ab ", max_size=9)] * 3), min_size=1))
+def test_columns_line_up(rows: list[tuple[str, ...]]) -> None:
+    drawn = terminal.table(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for line, row in zip(drawn, rows, strict=True):
+        assert line.ljust(sum(widths) + 4)[widths[0] + 2 :].startswith(row[1])
+
+
+def test_json_line_is_strict_and_complete() -> None:
+    line = lines.json_line(result(Verdict.REGRESSED, reasons=("why",), **COMPARED), "session-1")
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["session"], told["verdict"], told["better"], told["change"]) == (
+        "session-1",
+        "REGRESSED",
+        "lower",
+        0.114,
+    )
+    assert told["reasons"] == ["why"]
+    assert told["passes"] is False
+
+
+def test_junit_properties_leave_out_what_is_not_known() -> None:
+    names = [name for name, _ in lines.properties(result(Verdict.INVALID))]
+    assert "perf.allreduce[world=8].verdict" in names
+    assert not any("change" in name for name in names)
