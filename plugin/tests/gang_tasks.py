@@ -211,3 +211,9 @@ def wait_with_grandchild() -> None:
     leave_grandchild()
     note("waiting")
     time.sleep(3600)
+
+
+def refuse() -> None:
+    from pytest_decodegate.errors import BadInput
+
+    raise BadInput("the moon is not a GPU; take another one")

@@ -151,6 +151,14 @@ def function_of_this_test_module() -> int:
     return gang_tasks.my_rank() + 10
 
 
+def test_what_decodegate_refuses_on_a_rank_is_a_sentence_without_traceback(shared_gang: Gang) -> None:
+    with pytest.raises(RankRaised) as error:
+        shared_gang.run(gang_tasks.refuse)
+
+    assert "rank 0 raised BadInput in refuse(): the moon is not a GPU; take another one" in str(error.value)
+    assert "Traceback" not in str(error.value)
+
+
 def test_a_function_of_the_test_module_itself_runs(shared_gang: Gang) -> None:
     assert shared_gang.run(function_of_this_test_module) == [10, 11]
 

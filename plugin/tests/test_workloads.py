@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads import rank
 from pytest_decodegate.workloads.collectives import allreduce
 from pytest_decodegate.workloads.expert_mlp import expert_mlp_cpu
 from pytest_decodegate.workloads.experts import draw_routings, quantise, reference
-from pytest_decodegate.workloads.timing import CpuClock, Workload, relative_error, rotate, wrong_if_above
+from pytest_decodegate.workloads.timing import CpuClock, Workload, needs, relative_error, rotate, wrong_if_above
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -78,6 +79,13 @@ def test_expert_mlp_is_right_and_samples_are_times() -> None:
     assert workload.check() is None
     assert workload.sample() > 0
     assert workload.contract["device"] == "cpu"
+
+
+def test_a_missing_module_is_named_with_the_python_that_lacks_it() -> None:
+    with pytest.raises(BadInput, match=r"Marlin MoE needs 'no_such_vllm', which .*python.* cannot import") as error:
+        needs("no_such_vllm", "Marlin MoE")
+
+    assert "run pytest in the environment that serves" in str(error.value)
 
 
 def test_rotation_makes_every_call_once_in_order() -> None:

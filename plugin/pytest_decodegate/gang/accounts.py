@@ -23,7 +23,10 @@ def raised(what: str, failures: Mapping[int, Failure]) -> str:
         for rank, failure in sorted(failures.items())
         if rank != first
     ]
-    return "\n".join([*lines, "", f"rank {first}:", cause.traceback.rstrip()])
+    if cause.traceback:
+        lines += ["", f"rank {first}:", cause.traceback.rstrip()]
+
+    return "\n".join(lines)
 
 
 def waiting(silent: Sequence[int], grace_seconds: float, stacks: str) -> str:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 class GangSampler:
     """One replicate: a gang that holds the opened workload. Keeps each rank's samples, to tell a straggler."""
 
-    def __init__(self, gang: Gang, key: str, deadline_seconds: float) -> None:
+    def __init__(self, gang: Gang, key: str, deadline: Callable[[], float]) -> None:
         self.gang = gang
         self._key = key
-        self._deadline_seconds = deadline_seconds
+        self._deadline = deadline
         self._by_rank: list[list[float]] = [[] for _ in range(gang.world_size)]
 
     def sample(self, count: int) -> list[float]:
         """`count` samples in seconds per call: sample by sample, the slowest rank counts."""
-        per_rank = self.gang.run(rank.take_samples, self._key, count, deadline_seconds=self._deadline_seconds)
+        per_rank = self.gang.run(rank.take_samples, self._key, count, deadline_seconds=self._deadline())
         for kept, taken in zip(self._by_rank, per_rank, strict=True):
             kept.extend(taken)
 
@@ -51,7 +51,7 @@ class GangSampler:
 class GangSource:
     """A perf.Source: fresh gangs of one world size, each holding `workload(**params)`; leaving it closes them all.
 
-    name: of the metric, for progress and as the key on the ranks. deadline_seconds: for one call on the ranks.
+    name: of the metric, for progress and as the key on the ranks. deadline: seconds for the next call on the ranks.
     watch: makes a watcher of the machine for the time of sampling.
     """
 
@@ -67,7 +67,7 @@ class GangSource:
         plan: Plan,
         watch: Callable[[], AbstractContextManager[Watch]],
         progress: Progress,
-        deadline_seconds: float,
+        deadline: Callable[[], float],
     ) -> None:
         self._bench = bench
         self._function = Function.of(workload)
@@ -75,7 +75,7 @@ class GangSource:
         self._plan = plan
         self._watch = watch
         self._progress = progress
-        self._deadline_seconds = deadline_seconds
+        self._deadline = deadline
         self._key = name
         self._gangs: list[Gang] = []
         self._opened: list[rank.Opened] = []
@@ -89,7 +89,7 @@ class GangSource:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for gang in self._gangs:
             if gang.alive:
-                gang.run(rank.close_workload, self._key, deadline_seconds=self._deadline_seconds)
+                gang.run(rank.close_workload, self._key, deadline_seconds=self._deadline())
 
     @property
     def contract(self) -> dict[str, Json]:
@@ -114,9 +114,7 @@ class GangSource:
         first = len(self._gangs) + 1
         self._gangs.extend(gangs)
         pending = [
-            gang.submit(
-                rank.open_workload, self._key, self._function, self._params, deadline_seconds=self._deadline_seconds
-            )
+            gang.submit(rank.open_workload, self._key, self._function, self._params, deadline_seconds=self._deadline())
             for gang in gangs
         ]
         for number, answer in enumerate(pending, start=first):
@@ -126,7 +124,7 @@ class GangSource:
                     self.wrong = f"replicate {number}, rank {index}: {opened.wrong}"
 
     def _sample(self, gangs: Sequence[Gang]) -> list[Replicate]:
-        samplers = [GangSampler(gang, self._key, self._deadline_seconds) for gang in gangs]
+        samplers = [GangSampler(gang, self._key, self._deadline) for gang in gangs]
         with self._watch() as watch:
             warmups = [warm_up(sampler, self._plan) for sampler in samplers]
             for sampler in samplers:

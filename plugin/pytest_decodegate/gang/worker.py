@@ -23,6 +23,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ..errors import DecodegateError
 from . import protocol
 from .guard import PR_SET_PDEATHSIG, prctl
 from .protocol import Bye, Call, Failure, Hello, Note, Reply
@@ -163,7 +164,8 @@ def _describe(error: BaseException) -> Failure:
 
     # The first frame is this file's.
     frames = error.__traceback__.tb_next if error.__traceback__ else None
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    # What decodegate itself refuses is a sentence for the user; where in our code it was said helps nobody.
+    text = "" if isinstance(error, DecodegateError) else "".join(traceback.format_exception(type(error), error, frames))
     return Failure(type(error).__qualname__, message, text, time.time())
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from .kimi import KIMI_K25
-from .timing import ALIGN_CYCLES, Burst, CpuClock, CudaClock, Workload, captured, rotate
+from .timing import ALIGN_CYCLES, Burst, CpuClock, CudaClock, Workload, captured, needs, rotate
 
 PERIOD = 7
 """Test data repeat with this period: (1..7) * (rank + 1) summed over 8 ranks is at most 252, exact in bf16."""
@@ -124,6 +124,8 @@ def _in_place(buffers: _Buffers) -> Burst:
 def _pynccl_graph(calls: int, elements: int) -> Workload:
     import torch
     import torch.distributed as dist
+
+    needs("vllm", "the AllReduce through PyNccl")
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
     # PyNccl opens its own communicator and wants a group that is not NCCL's to exchange the unique id.

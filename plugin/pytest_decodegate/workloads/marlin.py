@@ -9,7 +9,7 @@ from typing import Any
 
 from .experts import Routing, draw_routings, expert_weights, quantise, reference
 from .kimi import INT4_GROUP, KIMI_K25, Shard
-from .timing import CudaClock, Workload, captured, relative_error, rotate, wrong_if_above
+from .timing import CudaClock, Workload, captured, needs, relative_error, rotate, wrong_if_above
 
 ERROR_LIMIT = 1e-2
 """Relative error accepted: bf16 rounding of the two intermediate results costs 3e-3, a wrong kernel far more."""
@@ -96,6 +96,7 @@ def marlin_moe(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Workload
     """
     import torch
 
+    needs("vllm", "Marlin MoE")
     shard = KIMI_K25.shard(tensor_parallel)
     calls = calls_per_graph(shard, tokens)
     cold = _cold_bytes(shard, tokens, calls)

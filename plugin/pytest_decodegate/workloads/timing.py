@@ -89,6 +89,22 @@ class Workload:
         return self.clock.seconds(self.burst) / self.calls
 
 
+def needs(module: str, what: str) -> None:
+    """Raise BadInput if `module` cannot be imported on this rank; `what` says what wants it."""
+    import importlib
+    import sys
+
+    from ..errors import BadInput
+
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(
+            f"{what} needs {module!r}, which {sys.executable} cannot import ({error}); run pytest in the environment "
+            "that serves the model"
+        ) from error
+
+
 def rotate(calls: Sequence[Burst]) -> Burst:
     """One burst that makes each of `calls` once, in order."""
 

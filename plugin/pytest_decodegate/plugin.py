@@ -1,0 +1,190 @@
+"""Hooks only: what pytest calls, and which room answers. Imports nothing heavy before a perf test runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from . import options
+from .errors import BadInput, DecodegateError
+from .fixtures import gpus, perf, server, torchrun, world_size
+from .suite import SUITE, Suite
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+__all__ = ["gpus", "perf", "server", "torchrun", "world_size"]
+
+DESELECTED = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the command line and the ini file."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers and check the options, so that a bad one costs no measurement."""
+    for line in options.MARKERS:
+        config.addinivalue_line("markers", line)
+
+    try:
+        settings = options.read_settings(config)
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from error
+
+    if options.perf_wanted(config):
+        _refuse_xdist(config)
+
+    config.stash[SUITE] = Suite(config, settings)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """What is measured and against which folder, in a perf run only."""
+    if not options.perf_wanted(config) or config.option.collectonly:
+        return []
+
+    suite = config.stash[SUITE]
+    fingerprint = suite.fingerprint
+    driver = f"driver {fingerprint.driver}" if fingerprint.gpus else f"no GPU: {fingerprint.no_gpu_reason}"
+    return [f"perf: machine class {suite.machine_class} ({driver}); baselines {suite.settings.baselines}"]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop whatever is still alive, also after Ctrl-C."""
+    suite = config.stash.get(SUITE, None)
+    if suite is not None:
+        suite.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One run per world size; session scope makes pytest group the tests of each."""
+    if "world_size" not in metafunc.fixturenames:
+        return
+
+    marker = metafunc.definition.get_closest_marker("world_size")
+    try:
+        sizes = options.marker_world_sizes(metafunc.definition.nodeid, marker)
+    except BadInput as error:
+        raise pytest.Collector.CollectError(str(error)) from error
+
+    # Without a marker there is nothing to choose, and the test id stays as the user wrote it.
+    ids = [f"world={size}" for size in sizes] if marker else [pytest.HIDDEN_PARAM]
+    metafunc.parametrize("world_size", sizes, indirect=True, scope="session", ids=ids)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the markers of perf tests, and deselect them unless they were asked for."""
+    perf_items = [item for item in items if item.get_closest_marker("perf")]
+    try:
+        for item in perf_items:
+            options.marker_tolerance(item)
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from error
+
+    if not perf_items or options.perf_wanted(config):
+        config.stash[SUITE].selected = len(perf_items)
+        return
+
+    config.stash[DESELECTED] = len(perf_items)
+    config.hook.pytest_deselected(items=perf_items)
+    items[:] = [item for item in items if not item.get_closest_marker("perf")]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """One line that says how to run what was deselected."""
+    count = config.stash.get(DESELECTED, 0)
+    tests = "test" if count == 1 else "tests"
+    return [f"{count} perf {tests} deselected; run with: pytest -m perf"] if count else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tell the suite which test the ranks and servers work for."""
+    suite = item.config.stash[SUITE]
+    suite.begin(item)
+    try:
+        return (yield)
+    finally:
+        suite.begin(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Rank output and clear errors while fixtures start gangs and servers."""
+    return (yield from _phase(item, "setup"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Rank output and clear errors while the test runs."""
+    return (yield from _phase(item, "call"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Rank output and clear errors while gangs and servers stop."""
+    return (yield from _phase(item, "teardown"))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A gate that measured nothing fails, and so does one that cannot give the machine back."""
+    suite = session.config.stash[SUITE]
+    suite.close()
+    nothing = suite.measured_nothing and not session.config.option.collectonly
+    if exitstatus == pytest.ExitCode.OK and (nothing or suite.problem):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """The verdict table; silent when no perf test ran."""
+    suite = config.stash[SUITE]
+    if suite.selected or suite.problem:
+        from .report import terminal
+
+        terminal.write_summary(terminalreporter, suite)
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """A person is looking: deadlines of the ranks wait."""
+    config.stash[SUITE].debugging = True
+
+
+def pytest_leave_pdb(config: pytest.Config) -> None:
+    """Deadlines count again."""
+    config.stash[SUITE].debugging = False
+
+
+def _phase(item: pytest.Item, when: str) -> Generator[None, object, object]:
+    suite = item.config.stash[SUITE]
+    try:
+        return (yield)
+    except DecodegateError as error:
+        # Our own frames help nobody; the line of the test does.
+        raise pytest.fail.Exception(_told(error), pytrace=False) from None
+    finally:
+        for title, text in suite.rank_output():
+            item.add_report_section(when, title, text)
+
+
+def _told(error: DecodegateError) -> str:
+    import traceback
+    from pathlib import Path
+
+    ours = str(Path(__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    theirs = [frame for frame in frames if "_pytest" not in frame.filename and "pluggy" not in frame.filename]
+    where = f"{theirs[-1].filename}:{theirs[-1].lineno}: {theirs[-1].line}\n" if theirs else ""
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def _refuse_xdist(config: pytest.Config) -> None:
+    workers = config.getoption("numprocesses", default=None)
+    if workers or config.getoption("dist", default="no") != "no":
+        raise pytest.UsageError(
+            f"perf tests own the hardware and cannot share it with other workers (-n {workers}); run them without -n"
+        )

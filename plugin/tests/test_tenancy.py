@@ -1,0 +1,64 @@
+"""One tenant at a time, and memory that must come back, with a double for NVML."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from pytest_decodegate import tenancy
+from pytest_decodegate.errors import DecodegateError
+from pytest_decodegate.machine.nvml import Process, Sample
+from pytest_decodegate.tenancy import Tenancy
+
+
+class Memory:
+    """A sensor that knows one GPU whose memory tenants hold."""
+
+    def __init__(self) -> None:
+        self.used = 100
+
+    def used_mib(self, uuid: str) -> int:
+        assert uuid == "GPU-1"
+        return self.used
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        return (Process(4711, "python", self.used),)
+
+    def sample(self, uuid: str) -> Sample:
+        raise AssertionError("not asked here")
+
+
+def test_a_tenant_leaves_before_the_next_moves_in() -> None:
+    said: list[str] = []
+    machine = Tenancy([], None)
+    machine.move_in("bench", partial(said.append, "bench leaves"))
+    machine.move_in("bench", partial(said.append, "never"))
+    machine.move_in("server", partial(said.append, "server leaves"))
+    assert said == ["bench leaves"]
+    machine.move_out("bench")
+    assert said == ["bench leaves"]
+    machine.move_out()
+    machine.move_out()
+    assert said == ["bench leaves", "server leaves"]
+    assert machine.tenant is None
+
+
+def test_memory_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenancy, "MEMORY_SECONDS", 0.05)
+    memory = Memory()
+    machine = Tenancy(["GPU-1"], memory)
+    machine.move_in("server", lambda: None)
+    memory.used = 14_000
+    with pytest.raises(DecodegateError, match="4711") as error:
+        machine.move_in("bench", lambda: None)
+
+    assert "python" in str(error.value)
+
+
+def test_a_tenant_that_gives_its_memory_back_is_no_problem() -> None:
+    memory = Memory()
+    machine = Tenancy(["GPU-1"], memory)
+    machine.move_in("server", partial(setattr, memory, "used", 100))
+    memory.used = 14_000
+    machine.move_out()
