@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def world_size(request: pytest.FixtureRequest) -> Generator[int]:
     """Number of ranks, from @pytest.mark.world_size(...), 1 without it. Skips where there are fewer GPUs than that."""
-    size: int = request.param
+    size: int = getattr(request, "param", 1)  # asked for by name, a fixture has no parameter
     suite = _suite(request)
     if reason := suite.too_few_gpus(size):
         pytest.skip(reason)

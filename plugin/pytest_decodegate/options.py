@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="Gate against this file, whatever stack it was recorded on; 'auto', the default, takes the last recorded "
         "stack of this machine class that differs only in what --perf-change declares, else this very stack",
     )
-    group.addoption("--perf-replicates", metavar="N", help="Fresh processes per metric (default: 5)")
+    group.addoption("--perf-replicates", metavar="N", help="Fresh gangs or server windows per metric (default: 5)")
     group.addoption(
         "--perf-max-replicates", metavar="N", help="Add replicates up to N while a verdict is open (default: 2 x N)"
     )
@@ -124,7 +125,7 @@ def read_settings(config: pytest.Config) -> Settings:
         change=_change(config.getoption("--perf-change")),
         tolerances=tuple(_tolerance_lines(config.getini("perf_tolerance"))),
         server=_url(server),
-        serve=None if serve is None else tuple(_shell_words(serve)),
+        serve=_serve(serve),
         server_seconds=_seconds(config, "--perf-server-timeout", default=2700),
         start_seconds=_seconds(config, "--perf-start-timeout", default=300),
         deadline_seconds=_seconds(config, "--perf-deadline", default=600),
@@ -138,8 +139,26 @@ def perf_wanted(config: pytest.Config) -> bool:
     if config.getoption("--perf"):
         return True
 
-    wanted = re.sub(r"\bnot\s+perf\b", "", config.getoption("markexpr", default="") or "")
-    return re.search(r"\bperf\b", wanted) is not None
+    expression = config.getoption("markexpr", default="") or ""
+    return re.search(r"\bperf\b", expression) is not None and _can_select_perf(expression)
+
+
+def _can_select_perf(expression: str) -> bool:
+    """Whether an -m expression could be true of a perf test, with no other marker or with all others."""
+    from _pytest.mark.expression import Expression
+
+    try:
+        compiled = Expression.compile(expression)
+    except SyntaxError:  # pytest complains about it itself, with a better text
+        return False
+
+    def alone(name: str, /, **_: object) -> bool:
+        return name == "perf"
+
+    def with_all_others(_name: str, /, **_: object) -> bool:
+        return True
+
+    return compiled.evaluate(alone) or compiled.evaluate(with_all_others)
 
 
 def marker_tolerance(item: pytest.Item) -> float | None:
@@ -261,11 +280,12 @@ def _existing_file(text: str | None) -> Path | None:
 def _writable(text: str | None) -> Path | None:
     if text is None:
         return None
-    try:
-        with Path(text).open("a"):
-            return Path(text).absolute()
-    except OSError as error:
-        raise BadInput(f"--perf-report: cannot write to {text!r}: {error.strerror}") from error
+    path = Path(text).absolute()
+    # Opening it would leave an empty file behind a run without verdicts.
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadInput(f"--perf-report: cannot write to {text!r}; give a file in a folder that exists and is writable")
+
+    return path
 
 
 def _url(text: str | None) -> str | None:
@@ -278,8 +298,15 @@ def _url(text: str | None) -> str | None:
     return text.rstrip("/")
 
 
-def _shell_words(text: str) -> list[str]:
+def _serve(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise BadInput(f"--perf-serve: {text!r} cannot be split into arguments: {error}") from error
+
+    from .serving.command import read_command
+
+    read_command(words)  # refused now rather than when the server is wanted
+    return tuple(words)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from .errors import DecodegateError
 from .gang.sampling import Plan
 from .gang.source import GangSource
 from .gate.explain import explain
@@ -17,7 +18,7 @@ from .metric import Json, Level, Measurement, Metric, Replicate
 from .options import marker_tolerance
 
 if TYPE_CHECKING:
-    from .baseline.selection import Selection
+    from .machine.provenance import Provenance
     from .serving.server import Server
     from .serving.window import Load
     from .suite import Suite
@@ -102,7 +103,7 @@ class Perf:
         are checked before anything is timed. Fails the test unless the verdict passes or was recorded.
         """
         __tracebackhide__ = True
-        self._skip_if_oversubscribed(world_size)
+        self._skip_if_impossible(world_size)
         suite = self._suite
         metric = self._with_band(metric)
         with GangSource(
@@ -123,23 +124,38 @@ class Perf:
 
         __tracebackhide__ = True
         suite = self._suite
-        source = WindowSource(metric.name, server, load, watch=suite.watch, progress=suite.progress)
-        return self.gate(metric, source)
+        watch = suite.watch_attached if server.attached else suite.watch
+        source = WindowSource(metric.name, server, load, watch=watch, progress=suite.progress)
+        return self.gate(metric, source, lambda: suite.provenance_of(server))
 
-    def gate(self, metric: Metric, source: Source) -> Result:
-        """Take replicates from `source` until the verdict is settled or the cap is reached; then report it."""
+    def gate(self, metric: Metric, source: Source, provenance: Callable[[], Provenance] | None = None) -> Result:
+        """Take replicates from `source` until the verdict is settled or the cap is reached; then report it.
+
+        provenance: where the replicates come from, asked after the first of them; the ranks' unless given.
+        """
         __tracebackhide__ = True
-        judgement, measurement = self._settle(self._with_band(metric), source)
-        result = Result(self._item.nodeid, judgement, self._keep(judgement, measurement))
-        self._suite.report(result, self._item)
+        suite = self._suite
+        suite.claim(metric.name, self._item.nodeid)
+        suite.recorder.check()
+        where = provenance or (lambda: suite.provenance)
+        judgement, measurement = self._settle(self._with_band(metric), source, where)
+        try:
+            recorded = suite.recorder.keep(judgement, measurement, where())
+        except DecodegateError:
+            suite.report(Result(self._item.nodeid, judgement, None), self._item)
+            raise
+
+        result = Result(self._item.nodeid, judgement, recorded)
+        suite.report(result, self._item)
         if not result.passes:
             pytest.fail(explain(judgement), pytrace=False)
 
         return result
 
-    def _settle(self, metric: Metric, source: Source) -> tuple[Judgement, Measurement]:
+    def _settle(
+        self, metric: Metric, source: Source, provenance: Callable[[], Provenance]
+    ) -> tuple[Judgement, Measurement]:
         """One look after the first replicates, one at the cap. Recording needs no second look."""
-        self._check_baselines()
         settings = self._suite.settings
         looks = sorted({settings.replicates, settings.max_replicates})
         if settings.record == "all":
@@ -150,46 +166,12 @@ class Perf:
             replicates.extend(source.take(count - len(replicates)))
             measured = replace(metric, contract={**metric.contract, **source.contract})
             measurement = Measurement(measured, tuple(replicates), source.level, source.facts)
-            selection = self._selection(metric.name)
+            selection = self._suite.recorder.select(metric.name, provenance())
             judgement = judge(measurement, selection, invalid=source.broken, wrong=source.wrong, looks=len(looks))
             if judgement.verdict is not Verdict.INCONCLUSIVE:
                 break
 
         return judgement, measurement
-
-    def _check_baselines(self) -> None:
-        """A file that cannot be used is said before minutes of measuring, not after."""
-        from .baseline.reader import load
-
-        suite = self._suite
-        if suite.settings.baseline is not None:
-            load(suite.settings.baseline)
-        else:
-            suite.store.load_all(suite.machine_class)
-
-    def _selection(self, metric: str) -> Selection:
-        from .baseline.reader import load
-        from .baseline.selection import contrast
-
-        suite = self._suite
-        settings = suite.settings
-        if settings.baseline is not None:
-            found = contrast(load(settings.baseline), suite.provenance, settings.change, metric)
-            return replace(found, choice=("named by --perf-baseline", *found.choice))
-
-        return suite.store.select(suite.machine_class, suite.provenance, settings.change, metric)
-
-    def _keep(self, judgement: Judgement, measurement: Measurement) -> Path | None:
-        """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly."""
-        # A published figure is somebody's point value: measured here, the metric has no baseline yet.
-        missing = judgement.verdict is Verdict.NO_BASELINE or judgement.untold is not None
-        record = self._suite.settings.record
-        wanted = record == "all" or (record == "missing" and missing)
-        if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
-            return None
-
-        self._suite.share(measurement)
-        return self._suite.record(measurement) if wanted else None
 
     def _with_band(self, metric: Metric) -> Metric:
         """The tolerance band: ini option over marker over the test's own."""
@@ -197,8 +179,11 @@ class Perf:
         own = metric.tolerance if marker is None else marker
         return replace(metric, tolerance=self._suite.settings.tolerance(metric.name, own))
 
-    def _skip_if_oversubscribed(self, world_size: int) -> None:
-        """Without GPUs each rank needs a core of its own: otherwise the scheduler would be measured."""
+    def _skip_if_impossible(self, world_size: int) -> None:
+        """Each rank needs a GPU of its own; without any, a core: otherwise the scheduler would be measured."""
+        if reason := self._suite.too_few_gpus(world_size):
+            pytest.skip(reason)
+
         cores = self._suite.fingerprint.host.cores
         if not self.has_gpu and world_size > cores:
             pytest.skip(f"no GPU, and {world_size} ranks on {cores} cores would time the scheduler")

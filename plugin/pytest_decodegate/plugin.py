@@ -61,14 +61,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One run per world size; session scope makes pytest group the tests of each."""
-    if "world_size" not in metafunc.fixturenames:
-        return
-
-    marker = metafunc.definition.get_closest_marker("world_size")
+    nodeid, marker = metafunc.definition.nodeid, metafunc.definition.get_closest_marker("world_size")
     try:
-        sizes = options.marker_world_sizes(metafunc.definition.nodeid, marker)
+        sizes = options.marker_world_sizes(nodeid, marker)
     except BadInput as error:
         raise pytest.Collector.CollectError(str(error)) from error
+
+    if "world_size" not in metafunc.fixturenames:
+        if marker is not None:
+            raise pytest.Collector.CollectError(
+                f"{nodeid}: has a world_size marker but takes no world_size; take the fixture, or torchrun, which does"
+            )
+        return
 
     # Without a marker there is nothing to choose, and the test id stays as the user wrote it.
     ids = [f"world={size}" for size in sizes] if marker else [pytest.HIDDEN_PARAM]
@@ -86,12 +90,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from error
 
     if not perf_items or options.perf_wanted(config):
-        config.stash[SUITE].selected = len(perf_items)
         return
 
     config.stash[DESELECTED] = len(perf_items)
     config.hook.pytest_deselected(items=perf_items)
     items[:] = [item for item in items if not item.get_closest_marker("perf")]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count the perf tests that are left when every plugin has had its say."""
+    session.config.stash[SUITE].selected = sum(item.get_closest_marker("perf") is not None for item in session.items)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -134,8 +142,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A gate that measured nothing fails, and so does one that cannot give the machine back."""
     suite = session.config.stash[SUITE]
     suite.close()
-    nothing = suite.measured_nothing and not session.config.option.collectonly
-    if exitstatus == pytest.ExitCode.OK and (nothing or suite.problem):
+    if exitstatus == pytest.ExitCode.OK and suite.measured_nothing and not session.config.option.collectonly:
+        suite.problem = (
+            f"{suite.selected} perf test(s) were selected and none came to a verdict: "
+            "a gate that measured nothing fails"
+        )
+    if exitstatus == pytest.ExitCode.OK and suite.problem:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -162,23 +174,25 @@ def pytest_leave_pdb(config: pytest.Config) -> None:
 def _phase(item: pytest.Item, when: str) -> Generator[None, object, object]:
     suite = item.config.stash[SUITE]
     try:
-        return (yield)
+        result = yield
+        if when == "call" and item.get_closest_marker("perf") and not suite.has_result(item):
+            raise pytest.fail.Exception("this perf test measured nothing: it came to no verdict", pytrace=False)
+
+        return result
     except DecodegateError as error:
         # Our own frames help nobody; the line of the test does.
-        raise pytest.fail.Exception(_told(error), pytrace=False) from None
+        raise pytest.fail.Exception(_told(error, item), pytrace=False) from None
     finally:
         for title, text in suite.rank_output():
             item.add_report_section(when, title, text)
 
 
-def _told(error: DecodegateError) -> str:
+def _told(error: DecodegateError, item: pytest.Item) -> str:
     import traceback
-    from pathlib import Path
 
-    ours = str(Path(__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    theirs = [frame for frame in frames if "_pytest" not in frame.filename and "pluggy" not in frame.filename]
-    where = f"{theirs[-1].filename}:{theirs[-1].lineno}: {theirs[-1].line}\n" if theirs else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(item.path)]
+    where = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}\n" if own else ""
     return f"{where}{type(error).__name__}: {error}"
 
 

@@ -12,27 +12,30 @@ from typing import TYPE_CHECKING
 import pytest
 
 from . import timeouts
-from .errors import DecodegateError
+from .errors import BadInput, DecodegateError, ServerError
 from .report.progress import Progress
 from .tenancy import Tenancy
 
 if TYPE_CHECKING:
-    from .baseline.store import Store
     from .gang.bench import Bench
     from .gang.controller import GangOptions
     from .machine.fingerprint import Fingerprint
     from .machine.nvml import Sensor
     from .machine.provenance import Provenance
     from .machine.watch import Watch
-    from .metric import Measurement
     from .options import Settings
     from .perf import Result
+    from .recorder import Recorder
     from .serving.server import Server
 
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
 
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """For ranks and servers: NVML counts GPUs in this order, so index 3 is the same card on both sides."""
+
+
+LOG_BYTES = 20_000
+"""Of the server's log, what a report section of one phase shows at most: its end."""
 
 
 class _Everyone(frozenset[int]):
@@ -57,6 +60,9 @@ class Suite:
         self.results: list[Result] = []
         self._benches: dict[int, Bench] = {}
         self._server: Server | None = None
+        self._server_failure: str | None = None
+        self._server_log = 0
+        self._measured: dict[str, str] = {}
         self.problem: str | None = None
 
     def begin(self, item: pytest.Item | None) -> None:
@@ -80,11 +86,11 @@ class Suite:
         return machine()
 
     @cached_property
-    def store(self) -> Store:
-        """The stored baselines."""
-        from .baseline.store import Store
+    def recorder(self) -> Recorder:
+        """The stored baselines of this machine class."""
+        from .recorder import Recorder
 
-        return Store(self.settings.baselines)
+        return Recorder(self.config, self.settings, self.machine_class, self.session_id, self.progress.say)
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -93,13 +99,13 @@ class Suite:
         from .machine.fingerprint import provenance
         from .machine.stack import agree, probe
 
-        bench = self._tenancy.tenant if isinstance(self._tenancy.tenant, Bench) else self.bench(1)
+        bench = self._tenancy.tenant if isinstance(self._tenancy.tenant, Bench) else self.bench(self._nodes)
         probes = bench.gangs(1)[0].run(probe, deadline_seconds=self.settings.start_seconds)
         return provenance(self.fingerprint, agree(probes), os.environ)
 
     def too_few_gpus(self, world_size: int) -> str | None:
         """Why `world_size` ranks cannot have a GPU each, or None. Without any GPU the ranks run on the CPU."""
-        nodes = len(self.settings.nodes.start) if self.settings.nodes else 1
+        nodes = self._nodes
         if world_size % nodes:
             return f"world size {world_size} does not divide over {nodes} nodes"
 
@@ -108,6 +114,10 @@ class Suite:
             return None
 
         return f"world size {world_size} needs {world_size} GPUs; this run sees {count}"
+
+    @property
+    def _nodes(self) -> int:
+        return len(self.settings.nodes.start) if self.settings.nodes else 1
 
     @property
     def machine_class(self) -> str:
@@ -137,12 +147,28 @@ class Suite:
 
     def server(self) -> Server:
         """The server under test, started on first use and kept until something else needs the machine."""
-        if self._server is None:
-            _ = self.provenance  # read in the ranks while they may still hold the machine
-            self._tenancy.move_in("server", self._stop_server)
-            self._server = self._open_server()
+        if self._server_failure is not None:
+            raise ServerError(f"the server failed before, and is not started again: {self._server_failure}")
 
+        try:
+            if self._server is None:
+                self._start_server()
+            elif self._server.process:
+                self._server.process.check("between two tests")
+        except ServerError as error:
+            self._server_failure = str(error)
+            raise
+
+        assert self._server is not None
         return self._server
+
+    def _start_server(self) -> None:
+        if not self.settings.server:
+            _ = self.provenance  # read in the ranks while they may still hold the machine
+
+        self._tenancy.move_in("server", self._stop_server)
+        self._server = self._open_server()
+        self._server_log = 0
 
     def _stop_server(self) -> None:
         if self._server is not None:
@@ -166,7 +192,13 @@ class Suite:
 
     def rank_output(self) -> list[tuple[str, str]]:
         """What ranks and server wrote since last asked: (section title, text)."""
-        return [section for bench in self._benches.values() for section in bench.output()]
+        sections = [section for bench in self._benches.values() for section in bench.output()]
+        if self._server is not None:
+            start, self._server_log = self._server_log, self._server.log_size()
+            if text := self._server.log(max(start, self._server_log - LOG_BYTES), self._server_log):
+                sections.append(("log of the server", text))
+
+        return sections
 
     def close(self) -> None:
         """Stop whatever is alive; bounded. What goes wrong is kept in `problem`: no test is left to fail with it."""
@@ -188,27 +220,32 @@ class Suite:
         return [gpu.uuid for gpu in self.fingerprint.gpus]
 
     def watch(self) -> Watch:
-        """A watch over the GPUs in use, for the time of one measurement."""
+        """A watch over the GPUs in use, for the time of one measurement by processes of this one."""
         from .machine.watch import Watch, descendants
 
-        # The pids of an attached server are not known, so no process can be told to be a stranger to it.
-        own_pids = _Everyone if self.settings.server else descendants
-        return Watch(self._uuids, own_pids, sensor=self._sensor)
+        return Watch(self._uuids, descendants, sensor=self._sensor)
 
-    def record(self, measurement: Measurement) -> Path:
-        """Store a measurement in the file of this machine class and stack; returns the file."""
-        from .machine.stack import stack_label
+    def watch_attached(self) -> Watch:
+        """The same while an attached server is measured: its pids are not known, so nobody can be told a stranger."""
+        from .machine.watch import Watch
 
-        label = stack_label(self.provenance.stack)
-        return self.store.record(self.provenance, self.machine_class, label, measurement, self.session_id)
+        return Watch(self._uuids, _Everyone, sensor=self._sensor)
 
-    def share(self, measurement: Measurement) -> None:
-        """Show a measurement in pytest-benchmark's own table and files, if the user asked for these."""
-        from .baseline.store import one_session
-        from .report.benchmark import share
+    def provenance_of(self, server: Server) -> Provenance:
+        """Machine and stack of a server: this Python's if it was launched, its own word if it was attached."""
+        from .machine.fingerprint import provenance
 
-        if problem := share(self.config, one_session(measurement, self.provenance, self.session_id)):
-            self.progress.say(problem)
+        return provenance(self.fingerprint, server.stack(), {}) if server.attached else self.provenance
+
+    def claim(self, metric: str, nodeid: str) -> None:
+        """Note that a test measures `metric`; raises BadInput if another one did, whose sessions it would replace."""
+        first = self._measured.setdefault(metric, nodeid)
+        if first != nodeid:
+            raise BadInput(f"metric {metric!r} was measured by {first} in this run already; give each its own name")
+
+    def has_result(self, item: pytest.Item) -> bool:
+        """Whether a metric of this test came to a verdict."""
+        return any(result.nodeid == item.nodeid for result in self.results)
 
     def report(self, result: Result, item: pytest.Item) -> None:
         """Say and write a result as it comes, so that a crash later loses nothing."""

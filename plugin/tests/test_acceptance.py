@@ -15,6 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from scripted import ScriptedServer, answer, streaming
 from stored import baseline, write
 
 from pytest_decodegate.baseline.reader import load
@@ -147,6 +148,64 @@ def test_a_published_figure_is_a_reference_and_no_recording(
     assert [one.name[:5] for one in stored(pytester)] == ["0000_", "0001_"]
     assert load(path).metrics["nap"].level == "published"
     pytester.runpytest_subprocess(*RUN).assert_outcomes(passed=1)
+
+
+ATTACHED = """
+    import pytest
+    from pytest_decodegate.metric import Metric
+    from pytest_decodegate.serving.window import Load
+
+
+    @pytest.mark.perf(tolerance="80%")
+    def test_tpot(perf, server):
+        perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
+"""
+
+
+def test_an_attached_server_is_compared_by_its_own_word(pytester: pytest.Pytester) -> None:
+    server = ScriptedServer()
+    server.completion, server.version = streaming(answer(), pause_s=0.01), "0.26.0"
+    pytester.makepyfile(ATTACHED)
+    attached = (*RUN, f"--perf-server={server.url}")
+    try:
+        pytester.runpytest_subprocess(*attached, "--perf-record").assert_outcomes(passed=1)
+        (path,) = stored(pytester)
+        assert json.loads(path.read_text())["decodegate"]["provenance"]["stack"]["vllm"] == "0.26.0"
+        pytester.runpytest_subprocess(*attached).assert_outcomes(passed=1)
+
+        server.version = "0.33.0"
+        upgraded = pytester.runpytest_subprocess(*attached)
+        upgraded.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*vllm: 0.26.0 -> 0.33.0", "*--perf-change vllm*"])
+        pytester.runpytest_subprocess(*attached, "--perf-change=vllm").assert_outcomes(passed=1)
+
+        server.models = ["another-model"]
+        another = pytester.runpytest_subprocess(*attached, "--perf-change=vllm")
+        another.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*contract.model: 'the-model' in the baseline*"])
+    finally:
+        server.close()
+
+
+def test_a_baseline_of_another_machine_class_is_confounded(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(GATED)
+    monkeypatch.setenv("NAP", "4")
+    pytester.runpytest_subprocess(*RUN, "--perf-record").assert_outcomes(passed=1)
+    (path,) = stored(pytester)
+    other = pytester.path / "0001_other.json"
+    other.write_text(path.read_text().replace(machine().machine_class, "NVIDIA-B200-x8-NVLink"))
+    result = pytester.runpytest_subprocess(*RUN, f"--perf-baseline={other}")
+    result.stdout.fnmatch_lines(["nap: CONFOUNDED: *", "*machine_class: NVIDIA-B200-x8-NVLink -> *"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="a real server needs vllm")
+def test_a_server_that_does_not_start_is_not_started_again(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ATTACHED + "\n\n    def test_again(server): pass\n")
+    result = pytester.runpytest_subprocess("--perf", "--perf-serve=./no-such-model", "--perf-server-timeout=120")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        ["ServerError: the server ended while starting*", "ServerError: the server failed before, and is not started*"]
+    )
 
 
 RANKS = """

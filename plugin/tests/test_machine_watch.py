@@ -179,12 +179,13 @@ def test_the_shortest_measurement_is_looked_at_once() -> None:
     assert watch.report().invalid == ()
 
 
-def test_a_sensor_that_fails_is_a_fact_and_the_block_goes_on() -> None:
+def test_a_gpu_that_could_not_be_watched_makes_the_measurement_invalid() -> None:
     sensor = FakeSensor([DecodegateError("GPU is lost")])
     with Watch(["GPU-ab"], frozenset, period_seconds=3600, sensor=sensor) as watch:
         pass
 
     assert watch.report().facts["sampler_errors"] == {"GPU-ab: GPU is lost": 1}
+    assert watch.report().invalid == ("GPU 0 (GPU-ab) could not be watched: GPU-ab: GPU is lost",)
     gpus = watch.report().facts["gpus"]
     assert isinstance(gpus, list)
     assert isinstance(gpus[0], dict)
@@ -227,6 +228,7 @@ def test_a_blocked_sensor_does_not_hold_the_measurement(monkeypatch: pytest.Monk
         assert sensor.enough.wait(SLOW_SECONDS)
 
     assert watch.report().facts["sampler_stuck"]
+    assert "stuck in a call to NVML" in watch.report().invalid[0]
     release.set()
 
 

@@ -68,12 +68,14 @@ def test_perf_tests_run_when_asked_for(pytester: pytest.Pytester, arguments: tup
     pytester.makeini("[pytest]\nmarkers = slow\n")
     pytester.makepyfile(PERF_TEST)
     result = pytester.runpytest("-v", *arguments)
-    result.stdout.fnmatch_lines(["*::test_speed PASSED*"])
+    result.stdout.fnmatch_lines(["*::test_speed *"])
 
 
-def test_not_perf_is_no_wish_for_perf_tests(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("expression", ["not perf", "not(perf)", "not (slow or perf)"])
+def test_not_perf_is_no_wish_for_perf_tests(pytester: pytest.Pytester, expression: str) -> None:
+    pytester.makeini("[pytest]\nmarkers = slow\n")
     pytester.makepyfile(PERF_TEST)
-    result = pytester.runpytest("-m", "not perf")
+    result = pytester.runpytest("-m", expression)
     result.assert_outcomes(passed=1, deselected=1)
     assert result.ret == pytest.ExitCode.OK
 
@@ -98,6 +100,28 @@ def test_a_perf_run_that_measured_nothing_fails(pytester: pytest.Pytester) -> No
     result = pytester.runpytest("-m", "perf")
     result.stdout.fnmatch_lines(["1 perf test(s) were selected and none came to a verdict: *"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_perf_test_that_measured_nothing_fails_by_itself(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PERF_TEST)
+    result = pytester.runpytest("--perf")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["this perf test measured nothing: it came to no verdict"])
+
+
+def test_perf_tests_that_another_plugin_deselects_are_not_missed(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_collection_modifyitems(config, items):
+            yield
+            items[:] = [item for item in items if item.name == "test_other"]
+        """
+    )
+    pytester.makepyfile(PERF_TEST)
+    assert pytester.runpytest("--perf").ret == pytest.ExitCode.OK
 
 
 def test_collecting_perf_tests_is_no_failure(pytester: pytest.Pytester) -> None:
@@ -128,8 +152,9 @@ def test_a_bad_perf_marker_stops_the_run_at_collection(
 @pytest.mark.parametrize(
     "marker", ["world_size(0)", "world_size('2')", "world_size(-1)", "world_size()", "world_size(n=2)"]
 )
-def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester, marker: str) -> None:
-    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_speed(world_size): pass\n")
+@pytest.mark.parametrize("takes", ["world_size", "perf", ""])
+def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester, marker: str, takes: str) -> None:
+    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_speed({takes}): pass\n")
     result = pytester.runpytest()
     result.stdout.fnmatch_lines(["*::test_speed: world_size *"])
     result.stdout.no_fnmatch_line("*options.py*")
@@ -154,6 +179,7 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ),
         ("--perf-rdzv-endpoint=a:1", "--perf-nnodes: 1 nodes also need --perf-node-start, --perf-listen-host"),
         ("--perf-deadline=soon", "--perf-deadline: 'soon' is not*"),
+        ("--perf-serve=-tp 8", "--perf-serve: '-tp 8' names no model*"),
         ("--perf-report=no/such/folder/x", "--perf-report: cannot write to *"),
         ("-operf_tolerance=gemm", "*perf_tolerance: line 'gemm' is not of the form*"),
         ("-operf_tolerance=gemm = 5", "*perf_tolerance: line 'gemm = 5': tolerance ' 5' is not a percentage*"),
@@ -167,7 +193,7 @@ def test_a_bad_option_is_refused_by_name_and_value(pytester: pytest.Pytester, op
 
 
 def test_server_and_serve_together_are_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest("--perf-server=http://127.0.0.1:1", "--perf-serve=--model x")
+    result = pytester.runpytest("--perf-server=http://127.0.0.1:1", "--perf-serve=x")
     result.stderr.fnmatch_lines(["ERROR: --perf-server and --perf-serve: give one*"])
 
 
@@ -224,6 +250,18 @@ def test_gpus_skips_and_says_why(
     result.stdout.fnmatch_lines(["SKIPPED*no GPU: ?*"])
 
 
+def test_a_world_size_that_nobody_takes_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n\n@pytest.mark.world_size(2)\ndef test_speed(perf): pass\n")
+    result = pytester.runpytest()
+    result.stdout.fnmatch_lines(["*::test_speed: has a world_size marker but takes no world_size; *"])
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_fixture_asked_for_by_name_runs_one_rank(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_late(request): assert request.getfixturevalue('torchrun').world_size == 1")
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
 def test_xdist_and_a_perf_run_exclude_each_other(pytester: pytest.Pytester) -> None:
     # Without xdist installed, a plugin that registers its options is what decodegate sees of it.
     pytester.makeconftest(
@@ -255,11 +293,21 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
         @pytest.mark.perf
         def test_speed(perf):
             perf.gate(Metric.of("made_up", "cpu"), Source())
+
+        @pytest.mark.perf
+        def test_same_name(perf):
+            perf.gate(Metric.of("made_up", "cpu"), Source())
         """
     )
     result = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=verdicts.jsonl")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["made_up: NO_BASELINE: *; recorded in 0001_*", "perf: 1 NO_BASELINE; 1 recorded"])
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "made_up: NO_BASELINE: *; recorded in 0001_*",
+            "BadInput: metric 'made_up' was measured by *::test_speed in this run already; give each its own name",
+            "perf: 1 NO_BASELINE; 1 recorded",
+        ]
+    )
     (line,) = (pytester.path / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(line)["verdict"] == "NO_BASELINE"
     assert json.loads(line)["measured"] == pytest.approx(1.075)

@@ -2,121 +2,19 @@
 
 import asyncio
 import gzip
-import json
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
+from loops import windows
+from scripted import STREAM, TOKENS, ScriptedServer, answer, event, refusing, streaming, token
 
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.serving.client import Client
-from pytest_decodegate.serving.endpoint import Endpoint, base_url
-from pytest_decodegate.serving.load import closed_loop
+from pytest_decodegate.serving.endpoint import base_url
 from pytest_decodegate.serving.server import Server, attach
 from pytest_decodegate.serving.stream import RequestTiming, read
 from pytest_decodegate.serving.window import Load
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-TOKENS = 4
-STREAM = {"Content-Type": "text/event-stream"}
-
-
-def event(body: dict[str, Any] | str) -> bytes:
-    return f"data: {body if isinstance(body, str) else json.dumps(body)}\n\n".encode()
-
-
-def token(number: int, asked: int = TOKENS) -> bytes:
-    finish = "length" if number == asked else None
-    return event({"choices": [{"text": "é", "token_ids": [number], "finish_reason": finish}]})
-
-
-def answer(asked: int = TOKENS) -> list[bytes]:
-    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": asked}}
-    return [*(token(number, asked) for number in range(1, asked + 1)), event(usage), event("[DONE]")]
-
-
-def streaming(
-    pieces: Sequence[bytes], *, pause_s: float = 0.0, then_hang: bool = False, written: list[float] | None = None
-) -> Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers=STREAM)
-        await response.prepare(request)
-        for piece in pieces:
-            if written is not None:
-                written.append(time.monotonic())
-            await response.write(piece)
-            await asyncio.sleep(pause_s)
-
-        if then_hang:
-            await asyncio.sleep(60)
-
-        return response
-
-    return handle
-
-
-def refusing(status: int, text: str) -> Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return web.Response(status=status, text=text)
-
-    return handle
-
-
-class ScriptedServer:
-    """An OpenAI-compatible server whose completions do what `completion` says."""
-
-    def __init__(self) -> None:
-        self.completion: Handler = streaming(answer())
-        self.metrics: Callable[[], str | None] = lambda: None
-        self.prompts: list[list[int]] = []
-        self.models = ["the-model"]
-        self.open = self.most_open = 0
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._thread.start()
-        self._started.wait()
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.url, "the-model")
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = web.Application()
-        app.router.add_post("/v1/completions", self._complete)
-        app.router.add_get("/v1/models", self._list_models)
-        app.router.add_get("/metrics", self._show_metrics)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
-
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self.prompts.append((await request.json())["prompt"])
-        self.open += 1
-        self.most_open = max(self.open, self.most_open)
-        try:
-            return await self.completion(request)
-        finally:
-            self.open -= 1
-
-    async def _list_models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": name, "max_model_len": 512} for name in self.models]})
-
-    async def _show_metrics(self, request: web.Request) -> web.Response:
-        page = self.metrics()
-        return web.Response(text=page) if page else web.Response(status=404)
 
 
 @pytest.fixture
@@ -243,14 +141,12 @@ def test_uncountable_tokens(scripted: ScriptedServer) -> None:
 def test_closed_loop_sends_new_prompts_at_the_concurrency_asked_for(scripted: ScriptedServer) -> None:
     scripted.completion = streaming(answer(8), pause_s=0.02)
     load = Load(concurrency=3, prompt_tokens=16, output_tokens=8, requests=6)
-    said: list[str] = []
-    windows = closed_loop(attach(scripted.url), load, windows=2, on_progress=said.append)
-    assert [window.broken for window in windows] == [(), ()]
-    assert [len(window.tpot_s) for window in windows] == [6, 6]
+    measured = windows(attach(scripted.url), load, 2)
+    assert [window.broken for window in measured] == [(), ()]
+    assert [len(window.tpot_s) for window in measured] == [6, 6]
     assert scripted.most_open == 3
     assert len(scripted.prompts) == 2 * 3 + 2 * load.sent
     assert len({tuple(prompt) for prompt in scripted.prompts}) == len(scripted.prompts)
-    assert said == [f"concurrency 3: {what}" for what in ("warming up", "window 1 of 2", "window 2 of 2")]
 
 
 def test_closed_loop_reads_the_counters(scripted: ScriptedServer) -> None:
@@ -262,7 +158,7 @@ def test_closed_loop_reads_the_counters(scripted: ScriptedServer) -> None:
         f"vllm:generation_tokens_total {len(scripted.prompts) * TOKENS}\n"
         "vllm:request_queue_time_seconds_sum 0\n"
     )
-    (window,) = closed_loop(attach(scripted.url), Load(1, 16, TOKENS, 2), windows=1)
+    (window,) = windows(attach(scripted.url), Load(1, 16, TOKENS, 2))
     text = " | ".join(window.broken)
     assert "no vllm:num_preemptions_total" in text
     assert "3 tokens came from the prefix cache" in text
@@ -272,19 +168,22 @@ def test_closed_loop_reads_the_counters(scripted: ScriptedServer) -> None:
 def test_closed_loop_ends_at_the_first_failure(scripted: ScriptedServer) -> None:
     scripted.completion = refusing(500, "CUDA out of memory")
     with pytest.raises(ServerError, match="CUDA out of memory"):
-        closed_loop(attach(scripted.url), Load(4, 16, TOKENS, 4), windows=1)
+        windows(attach(scripted.url), Load(4, 16, TOKENS, 4))
 
 
 def test_short_answers_break_the_window(scripted: ScriptedServer) -> None:
     scripted.completion = streaming(answer(3), pause_s=0.005)
-    (window,) = closed_loop(attach(scripted.url), Load(1, 16, TOKENS, 2), windows=1)
+    (window,) = windows(attach(scripted.url), Load(1, 16, TOKENS, 2))
     assert "3 of 3 answers do not have the tokens asked for" in window.broken[0]
 
 
 def test_attach_takes_the_only_model_and_its_facts(scripted: ScriptedServer) -> None:
     server = attach(scripted.url + "/v1/")
     assert server.endpoint == scripted.endpoint
-    assert server.facts() == {"max_model_len": 512}
+    assert server.facts() == {"model": "the-model", "max_model_len": 512}
+    assert server.stack() == {"vllm": "unknown"}
+    scripted.version = "0.33.0"
+    assert server.stack() == {"vllm": "0.33.0"}
     server.stop()
     assert attach(scripted.url, model="the-model").endpoint == scripted.endpoint
 

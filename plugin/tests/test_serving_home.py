@@ -6,6 +6,7 @@ import pytest
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.serving import home
+from pytest_decodegate.serving.command import UsersCommand, read_command
 from pytest_decodegate.serving.server import ATTACHED_TOKEN_IDS, Server, ServerOptions
 
 
@@ -19,6 +20,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
         return Server(endpoint=None, token_ids=range(1))  # type: ignore[arg-type]
 
     monkeypatch.setattr(home, "launch", note)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     return options
 
 
@@ -43,15 +45,34 @@ def test_prefix_caching_is_off_whatever_the_user_serves(start: home.Launch, star
 
 
 @pytest.mark.parametrize("words", [[], ["-tp", "8"]])
-def test_no_model_is_refused(words: list[str], start: home.Launch) -> None:
+def test_no_model_is_refused(words: list[str]) -> None:
     with pytest.raises(BadInput, match=r"--perf-serve: .* names no model"):
-        home.launch_users(start, words)
+        read_command(words)
 
 
-@pytest.mark.parametrize("flag", ["--port=80", "--host=0.0.0.0", "--served-model-name=x"])
-def test_what_decodegate_chooses_is_refused(flag: str, start: home.Launch) -> None:
+@pytest.mark.parametrize("flag", ["--host=0.0.0.0", "--served-model-name=x"])
+def test_what_decodegate_chooses_is_refused(flag: str) -> None:
     with pytest.raises(BadInput, match=f"leave out {flag.split('=')[0]}"):
-        home.launch_users(start, ["kimi", flag])
+        read_command(["kimi", flag])
+
+
+def test_a_port_is_the_users_to_choose() -> None:
+    assert read_command(["kimi", "--port", "8123", "-tp", "8"]) == UsersCommand("kimi", 8123, ("-tp", "8"))
+    with pytest.raises(BadInput, match=r"--perf-serve: .*'eighty'"):
+        read_command(["kimi", "--port", "eighty"])
+
+
+def test_a_relative_folder_is_found_from_where_the_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local").mkdir()
+    assert read_command(["./local"]).model == str(tmp_path / "local")
+    assert read_command(["org/model"]).model == "org/model"
+
+
+def test_a_python_without_vllm_is_named(start: home.Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"needs 'vllm', which .* does not have; run pytest in the environment"):
+        home.launch_own(start, gpus=0, memory_gib=0)
 
 
 def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.Launch, started: list[ServerOptions]) -> None:

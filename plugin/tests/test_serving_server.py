@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from loops import windows
 
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gang.guard import descendants
-from pytest_decodegate.serving.load import closed_loop
 from pytest_decodegate.serving.models import LocalModel, write_tiny_model
 from pytest_decodegate.serving.server import Server, ServerOptions, launch
 from pytest_decodegate.serving.window import Load
@@ -134,11 +134,11 @@ def test_somebody_elses_server_on_our_port(tmp_path: Path) -> None:
 def test_our_arguments_and_environment_reach_the_server(tmp_path: Path) -> None:
     model = LocalModel(tmp_path / "model", 100, ("--dtype", "float32"), {"FROM_MODEL": "1"})
     script = "print(sys.argv[1:], os.environ['FROM_MODEL'], os.getcwd(), flush=True); serve()"
-    with launch(options(tmp_path, script, model=model, arguments=("--dtype", "auto"))) as server:
+    with launch(options(tmp_path, script, model=model)) as server:
         first = server.log(0, server.log_size()).splitlines()[0]
 
     assert f"'--model', '{tmp_path / 'model'}'" in first
-    assert first.index("'float32'") < first.index("'auto'")
+    assert "'float32'" in first
     assert first.endswith(f" 1 {tmp_path / 'logs'}")
 
 
@@ -150,7 +150,7 @@ def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> 
     serve()
     """
     with launch(options(tmp_path, script)) as server, pytest.raises(ServerError) as caught:
-        closed_loop(server, Load(2, 4, 4, 2), windows=1)
+        windows(server, Load(2, 4, 4, 2))
 
     assert "the server ended under load (concurrency 2) (exit code 9)" in str(caught.value)
     assert "    EngineCore: CUDA error" in str(caught.value)
@@ -166,8 +166,8 @@ def test_a_real_server(tmp_path: Path) -> None:
     ) as server:
         pids = tree(server)
         facts = server.facts()
-        (single,) = closed_loop(server, Load(1, 16, 16, 2), windows=1)
-        (four,) = closed_loop(server, Load(4, 16, 16, 4), windows=1)
+        (single,) = windows(server, Load(1, 16, 16, 2))
+        (four,) = windows(server, Load(4, 16, 16, 4))
 
     assert not any(map(psutil.pid_exists, pids))
     assert len(pids) >= 4, "guard, front end, engine and worker"

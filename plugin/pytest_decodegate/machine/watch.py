@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -135,7 +135,7 @@ class Watch:
         """What was seen between the start and the end of the block."""
         tallies = self._tallies.values()
         return Telemetry(
-            invalid=tuple(sentence for tally in tallies for sentence in tally.invalid()),
+            invalid=(*(sentence for tally in tallies for sentence in tally.invalid()), *self._blind()),
             facts={
                 "gpus": [tally.facts() for tally in tallies],
                 "sampler_errors": dict[str, Json](self._errors),
@@ -144,6 +144,16 @@ class Watch:
                 "steal_share": steal_share(self._steal_before, self._steal_after),
             },
         )
+
+    def _blind(self) -> Iterator[str]:
+        """A GPU that could not be looked at may have been throttled, or shared with anybody."""
+        for uuid, tally in self._tallies.items():
+            if not tally.samples:
+                why = next((error for error in self._errors if error.startswith(uuid)), "NVML did not answer")
+                yield f"{tally.label} could not be watched: {why}"
+
+        if self._thread.is_alive():
+            yield "the watch over the GPUs is stuck in a call to NVML, so nobody looked for throttling and strangers"
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_seconds):

@@ -20,16 +20,11 @@ _COLOURS = {"PASS": "green", "IMPROVED": "green", "INCONCLUSIVE": "yellow", "NO_
 
 
 def write_summary(reporter: TerminalReporter, suite: Suite) -> None:
-    """Write the table, or say that nothing was measured; silent when no perf test was selected."""
+    """Write what failed besides the tests, and the table; silent when there is neither."""
     if suite.problem:
-        reporter.write_line(suite.problem, red=True)
-    if suite.measured_nothing and not reporter.config.option.collectonly:
         reporter.write_sep("=", "perf")
-        reporter.write_line(
-            f"{suite.selected} perf test(s) were selected and none came to a verdict: "
-            "a gate that measured nothing fails"
-        )
-    elif suite.results and reporter.config.get_verbosity() < 0:
+        reporter.write_line(suite.problem, red=True)
+    if suite.results and reporter.config.get_verbosity() < 0:
         reporter.write_line(counts(suite.results))
     elif suite.results:
         _write_table(reporter, suite)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,9 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..gang.processes import scrubbed
+from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
-
-_CHOSEN = ("--port", "--host", "--served-model-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,23 @@ class Launch:
     start_seconds: float
     on_wait: Callable[[str], None]
 
-    def __call__(self, model: LocalModel) -> Server:
-        """Start vLLM on `model` and wait until it serves; raises ServerError with the end of its log."""
+    def __call__(self, model: LocalModel, port: int = 0) -> Server:
+        """Start vLLM on `model` and wait until it serves; raises ServerError with the end of its log.
+
+        port: 0 takes a free one. Raises BadInput if it is taken, or if this Python has no vllm.
+        """
+        if importlib.util.find_spec("vllm") is None:
+            raise BadInput(
+                f"a server needs 'vllm', which {sys.executable} does not have; run pytest in the environment that "
+                "serves the model, or attach to a running server with --perf-server URL"
+            )
+
         options = ServerOptions(
             python=sys.executable,
             model=model,
             environment={**scrubbed(os.environ), **self.environment},
             log_path=self.folder / "server.log",
+            port=port,
             start_seconds=self.start_seconds,
         )
         return launch(options, on_wait=self.on_wait)
@@ -49,31 +58,13 @@ def launch_own(start: Launch, *, gpus: int, memory_gib: int) -> Server:
     )
 
 
-def launch_users(start: Launch, arguments: Sequence[str]) -> Server:
-    """Start vLLM with the user's own command line, which must name a model; raises BadInput if it does not."""
-    model, rest = _split_model(arguments)
+def launch_users(start: Launch, words: Sequence[str]) -> Server:
+    """Start vLLM with the user's own command line; raises BadInput if it names no model or a port that is taken."""
+    command = read_command(words)
     local = LocalModel(
-        folder=Path(model),
+        folder=Path(command.model),
         vocabulary=len(ATTACHED_TOKEN_IDS),
-        arguments=(*rest, "--no-enable-prefix-caching"),
-        facts={"model": model, "arguments": " ".join(rest)},
+        arguments=(*command.arguments, "--no-enable-prefix-caching"),
+        facts={"model": command.model, "arguments": " ".join(command.arguments)},
     )
-    return replace(start(local), token_ids=ATTACHED_TOKEN_IDS)
-
-
-def _split_model(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--model")
-    known, rest = parser.parse_known_args(list(arguments))
-    for flag in _CHOSEN:
-        if any(word == flag or word.startswith(f"{flag}=") for word in rest):
-            raise BadInput(f"--perf-serve: leave out {flag}; decodegate chooses it, so that it measures its own server")
-
-    if known.model is None and rest and not rest[0].startswith("-"):
-        return rest[0], tuple(rest[1:])  # as in `vllm serve MODEL ...`
-    if known.model is None:
-        raise BadInput(
-            f"--perf-serve: {' '.join(arguments)!r} names no model; begin with its name or give --model NAME"
-        )
-
-    return known.model, tuple(rest)
+    return replace(start(local, port=command.port), token_ids=ATTACHED_TOKEN_IDS)

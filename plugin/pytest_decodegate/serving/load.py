@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import ServerError
@@ -18,8 +18,6 @@ from .window import Load, Recording, Window
 
 _SETTLE_SECONDS = 2.0  # the server counts a request a moment after its last byte
 _SETTLE_POLL_SECONDS = 0.05
-
-OnProgress = Callable[[str], None]
 
 
 class ClosedLoop:
@@ -86,23 +84,6 @@ class ClosedLoop:
 
         ramp_end, end = self._load.concurrency - 1, self._load.concurrency + self._load.requests - 1
         return done, self._server.log(marks[ramp_end], marks[min(end, len(marks) - 1)])
-
-
-def closed_loop(server: Server, load: Load, *, windows: int, on_progress: OnProgress | None = None) -> list[Window]:
-    """Warm up, then measure `windows` windows; raises ServerError if a request fails or the server ends."""
-    loop = ClosedLoop(server, load)
-    if on_progress:
-        on_progress(f"concurrency {load.concurrency}: warming up")
-
-    loop.warm_up()
-    measured = []
-    for number in range(1, windows + 1):
-        if on_progress:
-            on_progress(f"concurrency {load.concurrency}: window {number} of {windows}")
-
-        measured.append(loop.window())
-
-    return measured
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class LocalModel:
 
     vocabulary: number of token ids, all of which decode to text. arguments: command line that the model needs.
     environment: variables that the model needs. facts: what a result must say about it.
+    stand_in: it stands in for a model that needs a GPU, and its numbers go by a name of their own.
     """
 
     folder: Path
@@ -30,6 +31,7 @@ class LocalModel:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
+    stand_in: bool = False
 
 
 def write_tiny_model(folder: Path) -> LocalModel:
@@ -45,6 +47,7 @@ def write_tiny_model(folder: Path) -> LocalModel:
         # AMX code paths of oneDNN are not on every machine, and 1 GiB of KV cache is more than this model can use.
         environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "VLLM_CPU_KVCACHE_SPACE": "1"},
         facts={"model": "tiny Qwen3, 2 layers, 35 M dummy weights"},
+        stand_in=True,
     )
 
 

@@ -36,7 +36,7 @@ class ServerOptions:
     """How to launch vLLM.
 
     python: interpreter of the environment that has vLLM. environment: variables of the process; the model's are added.
-    arguments: more command line, after the model's own, so that it wins. port: 0 takes a free one.
+    port: 0 takes a free one.
     start_seconds: longest start in all. silent_seconds: longest start without a new word in the log.
     """
 
@@ -44,7 +44,6 @@ class ServerOptions:
     model: LocalModel
     environment: Mapping[str, str]
     log_path: Path
-    arguments: tuple[str, ...] = ()
     port: int = 0
     start_seconds: float = 2700.0
     silent_seconds: float = 900.0
@@ -56,12 +55,23 @@ class Server:
     """A server that answers; a context manager that stops what it launched.
 
     token_ids: ids that prompts may be made of. process: None for an attached server, which is left running.
+    given_facts: what it serves, part of a metric's identity. stand_in: see LocalModel.
     """
 
     endpoint: Endpoint
     token_ids: range
     process: ServerProcess | None = None
     given_facts: Mapping[str, Json] = field(default_factory=dict)
+    stand_in: bool = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether it is somebody's: its stack is then not that of this Python, and its pids are not known."""
+        return self.process is None
+
+    def stack(self) -> dict[str, Json]:
+        """What an attached server says of its software, for the provenance; what it does not say is unknown."""
+        return {"vllm": _version(_page(self.endpoint.url, "/version")) or "unknown"}
 
     def facts(self) -> dict[str, Json]:
         """What really runs: from /version, /v1/models and, if launched, the log. Unknown things are left out."""
@@ -131,7 +141,10 @@ def attach(url: str, *, model: str | None = None) -> Server:
     if model is not None and model not in models:
         raise BadInput(f"{url} does not serve {model!r}; it serves {served}")
 
-    return Server(Endpoint(url, model or models[0]), ATTACHED_TOKEN_IDS)
+    endpoint = Endpoint(url, model or models[0])
+    length = model_length(_page(url, "/v1/models") or "", endpoint.model)
+    given: dict[str, Json] = {"model": endpoint.model, "max_model_len": length or "unknown"}
+    return Server(endpoint, ATTACHED_TOKEN_IDS, given_facts=given)
 
 
 def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
@@ -156,7 +169,7 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
         process.stop()
         raise
 
-    return Server(endpoint, range(options.model.vocabulary), process, options.model.facts)
+    return Server(endpoint, range(options.model.vocabulary), process, options.model.facts, options.model.stand_in)
 
 
 def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]:
@@ -168,7 +181,6 @@ def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]
         *("--model", str(options.model.folder)),
         *("--served-model-name", endpoint.model),
         *options.model.arguments,
-        *options.arguments,
     ]
 
 

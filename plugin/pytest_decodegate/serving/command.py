@@ -1,0 +1,46 @@
+"""The user's own vLLM command line, as --perf-serve gives it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BadInput
+
+_CHOSEN = ("--host", "--served-model-name")
+
+
+@dataclass(frozen=True, slots=True)
+class UsersCommand:
+    """model: a name or a folder. port: 0 takes a free one. arguments: all the rest, in order."""
+
+    model: str
+    port: int
+    arguments: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise BadInput(f"--perf-serve: {message}")
+
+
+def read_command(words: Sequence[str]) -> UsersCommand:
+    """Find model and port in `words` ("MODEL ..." or "--model MODEL ..."); raises BadInput without a usable model."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model")
+    parser.add_argument("--port", type=int, default=0)
+    known, rest = parser.parse_known_args(list(words))
+    for flag in _CHOSEN:
+        if any(word == flag or word.startswith(f"{flag}=") for word in rest):
+            raise BadInput(f"--perf-serve: leave out {flag}; decodegate chooses it, so that it measures its own server")
+
+    if known.model is None and rest and not rest[0].startswith("-"):
+        known.model, rest = rest[0], rest[1:]  # as in `vllm serve MODEL ...`
+    if known.model is None:
+        raise BadInput(f"--perf-serve: {' '.join(words)!r} names no model; begin with its name or give --model NAME")
+
+    # The server runs in a folder of its own, where a relative path would lead nowhere.
+    model = str(Path(known.model).absolute()) if Path(known.model).exists() else known.model
+    return UsersCommand(model, known.port, tuple(rest))

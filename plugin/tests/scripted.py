@@ -1,0 +1,118 @@
+"""A loopback server that says what a test scripts, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from pytest_decodegate.serving.endpoint import Endpoint
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TOKENS = 4
+STREAM = {"Content-Type": "text/event-stream"}
+
+
+def event(body: dict[str, Any] | str) -> bytes:
+    return f"data: {body if isinstance(body, str) else json.dumps(body)}\n\n".encode()
+
+
+def token(number: int, asked: int = TOKENS) -> bytes:
+    finish = "length" if number == asked else None
+    return event({"choices": [{"text": "é", "token_ids": [number], "finish_reason": finish}]})
+
+
+def answer(asked: int = TOKENS) -> list[bytes]:
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": asked}}
+    return [*(token(number, asked) for number in range(1, asked + 1)), event(usage), event("[DONE]")]
+
+
+def streaming(
+    pieces: Sequence[bytes], *, pause_s: float = 0.0, then_hang: bool = False, written: list[float] | None = None
+) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=STREAM)
+        await response.prepare(request)
+        for piece in pieces:
+            if written is not None:
+                written.append(time.monotonic())
+            await response.write(piece)
+            await asyncio.sleep(pause_s)
+
+        if then_hang:
+            await asyncio.sleep(60)
+
+        return response
+
+    return handle
+
+
+def refusing(status: int, text: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=text)
+
+    return handle
+
+
+class ScriptedServer:
+    """An OpenAI-compatible server whose completions do what `completion` says."""
+
+    def __init__(self) -> None:
+        self.completion: Handler = streaming(answer())
+        self.metrics: Callable[[], str | None] = lambda: None
+        self.prompts: list[list[int]] = []
+        self.models = ["the-model"]
+        self.version: str | None = None
+        self.open = self.most_open = 0
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        self._started.wait()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.url, "the-model")
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application()
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_get("/v1/models", self._list_models)
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/version", self._show_version)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self.prompts.append((await request.json())["prompt"])
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+        try:
+            return await self.completion(request)
+        finally:
+            self.open -= 1
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name, "max_model_len": 512} for name in self.models]})
+
+    async def _show_version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        page = self.metrics()
+        return web.Response(text=page) if page else web.Response(status=404)
