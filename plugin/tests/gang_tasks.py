@@ -6,12 +6,14 @@ import ctypes
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 import unittest
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from pytest_decodegate.gang.worker import note, state
@@ -71,6 +73,23 @@ def bytes_of(size: int) -> bytes:
     return b"x" * size
 
 
+def length_of(value: bytes) -> int:
+    return len(value)
+
+
+def stop_while_answering(who: int) -> None:
+    if my_rank() == who:
+        for fd in control_sockets():
+            os.write(fd, struct.pack("!i", 1_000_000) + b"the beginning")
+
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def wait_for_file(path: str) -> None:
+    while not Path(path).exists():
+        os.sched_yield()
+
+
 def keep(value: int) -> None:
     state["kept"] = value
 
@@ -100,12 +119,20 @@ def exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
+def control_sockets() -> list[int]:
+    found = []
+    for fd in range(3, 64):
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copy:
+            if copy.family == socket.AF_UNIX and copy.getpeername():
+                found.append(fd)
+
+    return found
+
+
 def close_own_socket(who: int) -> None:
     if my_rank() == who:
-        for fd in range(3, 64):
-            with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copy:
-                if copy.family == socket.AF_UNIX and copy.getpeername():
-                    os.close(fd)
+        for fd in control_sockets():
+            os.close(fd)
 
 
 def raise_one(who: int) -> None:
@@ -217,3 +244,21 @@ def refuse() -> None:
     from pytest_decodegate.errors import BadInput
 
     raise BadInput("the moon is not a GPU; take another one")
+
+
+def fail_on_one_gang(folder: str) -> NoReturn:
+    """As a workload's factory: the first gang fails, once the others are in the middle of something long."""
+    try:
+        Path(folder, "first").mkdir()
+    except FileExistsError:
+        Path(folder, "busy").mkdir()
+        time.sleep(3600)
+
+    wait_for_file(f"{folder}/busy")
+    raise ValueError("the real cause")
+
+
+def never_ready() -> NoReturn:
+    note("weights 1/9")
+    time.sleep(3600)
+    raise AssertionError

@@ -286,8 +286,8 @@ def test_torchrun_fixture_tells_each_failure_and_goes_on(pytester: pytest.Pytest
             "rank 0 says hello",
             "*test_raises*",
             "*torchrun(one_raises)",
-            "RankRaised: rank 1 raised ValueError in one_raises(): rank one has a bad day",
-            "RankDied: rank 1 (pid *) died (SIGKILL) in one_dies()*",
+            "RankRaised: rank 1 of w2-* raised ValueError in one_raises(): rank one has a bad day",
+            "RankDied: rank 1 of w2-* (pid *) died (SIGKILL) in one_dies()*",
             "*module level*",
         ]
     )

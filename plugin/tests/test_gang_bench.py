@@ -50,6 +50,9 @@ class ScriptedGang:
     def output_since(self, marks: Marks) -> list[tuple[int, str, str]]:
         return [(0, "stdout", f"after {marks.get((0, 'stdout'), 0)}")]
 
+    def kill(self, error: BaseException) -> None:
+        self.started.append(f"kill {self.name}")
+
     def close(self) -> None:
         self.closed = True
 
@@ -94,6 +97,39 @@ def test_a_broken_gang_is_replaced_twice_and_then_the_first_cause_is_raised(benc
             bench.gangs(1)
 
     assert ScriptedGang.started == before
+
+
+def test_gangs_that_break_together_count_once(bench: Bench, said: list[str]) -> None:
+    for number in (1, 2):
+        gangs: list[Any] = list(bench.gangs(5))
+        for gang in gangs[:4]:
+            gang.break_with(f"cause {number} of {gang.name}")
+
+    assert len(bench.gangs(5)) == 5
+    assert said.count("gang w2-4 broke and is replaced") == 1
+    gangs = list(bench.gangs(5))
+    gangs[0].break_with("third")
+    with pytest.raises(GangError, match=r"broke 3 times.*\n.*cause 1 of w2-1"):
+        bench.gangs(5)
+
+
+def test_a_gang_is_called_replaced_only_if_it_is(bench: Bench, said: list[str]) -> None:
+    gangs: list[Any] = list(bench.gangs(3))
+    for gang in gangs[:2]:
+        gang.break_with("gone")
+
+    said.clear()
+    assert bench.gangs(1) == gangs[2:]
+    assert said == []
+    bench.gangs(2)
+    break_one(bench, "second")
+    bench.gangs(2)
+    break_one(bench, "third")
+    said.clear()
+    with pytest.raises(GangError):
+        bench.gangs(2)
+
+    assert said == []
 
 
 def test_a_start_that_fails_is_raised_not_repeated_and_leaves_no_gang(bench: Bench) -> None:

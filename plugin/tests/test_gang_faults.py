@@ -155,7 +155,8 @@ def test_what_decodegate_refuses_on_a_rank_is_a_sentence_without_traceback(share
     with pytest.raises(RankRaised) as error:
         shared_gang.run(gang_tasks.refuse)
 
-    assert "rank 0 raised BadInput in refuse(): the moon is not a GPU; take another one" in str(error.value)
+    told = r"rank [01] of faults raised BadInput in refuse\(\): the moon is not a GPU; take another one\n"
+    assert re.match(told, str(error.value))
     assert "Traceback" not in str(error.value)
 
 
@@ -178,7 +179,7 @@ def test_a_lambda_is_refused_before_any_rank_hears_of_it(shared_gang: Gang, pids
 
 def test_all_ranks_raise(shared_gang: Gang, pids: list[int]) -> None:
     text = raised(shared_gang, RankRaised, gang_tasks.raise_all, within=0.5)
-    assert re.match(r"rank [01] raised ValueError in raise_all\(\): bad shape on all ranks\n", text)
+    assert re.match(r"rank [01] of faults raised ValueError in raise_all\(\): bad shape on all ranks\n", text)
     assert "raised too" in text
     assert 'gang_tasks.py", line' in text
     assert_survived(shared_gang, pids)
@@ -205,7 +206,7 @@ def test_a_value_that_cannot_be_pickled(shared_gang: Gang, pids: list[int]) -> N
 
 def test_a_value_that_cannot_be_unpickled_names_its_rank(shared_gang: Gang, pids: list[int]) -> None:
     text = raised(shared_gang, RankRaised, gang_tasks.return_rubbish, within=0.5)
-    assert text.startswith("rank 0 returned a value that cannot be unpickled here (ValueError: ")
+    assert text.startswith("rank 0 of faults returned a value that cannot be unpickled here (ValueError: ")
     assert_survived(shared_gang, pids)
 
 
@@ -223,7 +224,7 @@ def test_ranks_that_all_skip_skip_the_test(shared_gang: Gang, pids: list[int]) -
 
 def test_ranks_that_disagree_on_a_skip_are_an_error(shared_gang: Gang, pids: list[int]) -> None:
     text = raised(shared_gang, RankRaised, gang_tasks.skip_on, [1], within=0.5)
-    assert text.startswith("rank 1 ('no such device') skipped skip_on() but rank 0 did not")
+    assert text.startswith("rank 1 of faults ('no such device') skipped skip_on() but rank 0 did not")
     assert_survived(shared_gang, pids)
 
 
@@ -295,7 +296,7 @@ def test_a_rank_killed_by_a_signal_is_named(crew: Crew, who: int, signum: signal
     with crew.gang() as gang:
         text = raised(gang, RankDied, gang_tasks.die, who, signum, within=DEATH_SECONDS)
         pid = gang.hellos[who].pid
-        assert f"rank {who} (pid {pid}) died ({signum.name})" in text.splitlines()[0]
+        assert f"rank {who} of faults (pid {pid}) died ({signum.name})" in text.splitlines()[0]
         assert f"pid {gang.hellos[1 - who].pid}" not in text.splitlines()[0]
         assert "torchrun reports:" in text
         if signum is signal.SIGSEGV:
@@ -325,7 +326,7 @@ def test_all_ranks_exit_and_their_output_is_still_there(crew: Crew) -> None:
 def test_a_rank_that_closes_its_socket_is_named(crew: Crew) -> None:
     with crew.gang() as gang:
         text = raised(gang, RankDied, gang_tasks.close_own_socket, 1, within=DEATH_SECONDS)
-        assert "rank 1 (pid" in text.splitlines()[0]
+        assert "rank 1 of faults (pid" in text.splitlines()[0]
         assert "the connection to pytest is gone" in text
         assert_ended(gang, crew)
 
@@ -342,17 +343,19 @@ def test_a_rank_that_dies_between_calls_is_noticed_at_the_next(crew: Crew) -> No
 def test_one_rank_raises_while_the_other_waits_for_it(crew: Crew) -> None:
     with crew.gang(grace_seconds=1.0) as gang:
         text = raised(gang, RankRaised, gang_tasks.raise_one, 1, within=1.0 + DEATH_SECONDS)
-        assert text.startswith("rank 1 raised ValueError in raise_one(): bad shape on one rank\n")
-        assert "rank 0 did not answer within 1 s of that" in text
+        assert text.startswith("rank 1 of faults raised ValueError in raise_one(): bad shape on one rank\n")
+        assert f"rank 0 of faults (pid {gang.hellos[0].pid}) did not answer within 1 s of that" in text
         assert "--- stack of rank 0 ---" in text
         assert "in barrier" in text
         assert_ended(gang, crew)
 
 
-def test_ranks_that_are_out_of_step_after_an_error_fail_the_health_check(crew: Crew) -> None:
+def test_ranks_that_are_out_of_step_after_an_error_fail_the_health_check_and_the_error_is_named(crew: Crew) -> None:
     with crew.gang() as gang:
         raised(gang, RankRaised, gang_tasks.raise_after_lone_collective, within=0.5)
         assert gang.check() is False
+        first = str(gang.cause).splitlines()[0]
+        assert re.search(r"in check_health\(\).*; before that: rank [01] raised ValueError: out of step$", first)
         assert not gang.alive
         assert crew.left() == []
 
@@ -360,7 +363,7 @@ def test_ranks_that_are_out_of_step_after_an_error_fail_the_health_check(crew: C
 def test_a_rank_that_sleeps_is_shown_with_its_stack_and_last_note(crew: Crew) -> None:
     with crew.gang() as gang:
         text = raised(gang, RankHung, gang_tasks.sleep_on, 1, within=3.0, deadline_seconds=DEADLINE_SECONDS)
-        assert f"rank 1 (pid {gang.hellos[1].pid}) did not answer sleep_on() within 1 s" in text
+        assert f"rank 1 of faults (pid {gang.hellos[1].pid}) did not answer sleep_on() within 1 s" in text
         assert re.search(r"rank 1 last said 'before the nap', \d+ s ago", text)
         assert re.search(r"--- stack of rank 0 ---\n.*\n.*in barrier\n", text)
         assert re.search(r"--- stack of rank 1 ---\n.*\n.*in sleep_on\b", text)
@@ -387,6 +390,63 @@ def test_a_rank_that_ignores_sigterm_and_is_stuck_in_c(crew: Crew) -> None:
         text = raised(gang, RankHung, gang_tasks.deaf_and_stuck, 0, within=3.0, deadline_seconds=DEADLINE_SECONDS)
         assert "in deaf_and_stuck" in text
         assert_ended(gang, crew)
+
+
+def test_ranks_that_do_not_read_a_large_argument_are_silent_and_not_dead(crew: Crew) -> None:
+    with crew.gang() as gang:
+        for hello in gang.hellos.values():
+            os.kill(hello.pid, signal.SIGSTOP)
+
+        large = b"x" * 5_000_000
+        text = raised(
+            gang,
+            RankHung,
+            gang_tasks.length_of,
+            large,
+            within=AFTER_DEADLINE_SECONDS,
+            deadline_seconds=DEADLINE_SECONDS,
+        )
+        for rank in (0, 1):
+            assert f"rank {rank} of faults (pid {gang.hellos[rank].pid})" in text.splitlines()[0]
+            assert f"--- no stack of rank {rank}: stopped by a signal ---" in text
+
+        assert_ended(gang, crew)
+
+
+def test_a_rank_that_stops_in_the_middle_of_a_large_answer_is_silent_and_not_dead(crew: Crew) -> None:
+    with crew.gang() as gang:
+        text = raised(gang, RankHung, gang_tasks.stop_while_answering, 1, within=3.0, deadline_seconds=DEADLINE_SECONDS)
+        assert text.startswith(f"rank 1 of faults (pid {gang.hellos[1].pid}) did not answer stop_while_answering()")
+        assert "--- no stack of rank 1: stopped by a signal ---" in text
+        assert_ended(gang, crew)
+
+
+def test_a_busy_gang_that_is_given_up_has_the_grace_and_names_the_reason(crew: Crew) -> None:
+    with crew.gang(grace_seconds=1.0) as gang:
+        gang.submit(gang_tasks.sleep_on, 1)
+        gang.give_up(RankRaised("rank 0 of another raised ValueError in work(): boom\nTraceback"))
+        started = time.monotonic()
+        assert gang.check() is False
+        assert time.monotonic() - started < 1.0 + SLACK_SECONDS
+        assert str(gang.cause) == (
+            "gang 'faults' was still busy with sleep_on() 1 s after it was given up, and ended; "
+            "before that: RankRaised: rank 0 of another raised ValueError in work(): boom"
+        )
+        assert_ended(gang, crew)
+
+
+def test_a_gang_that_is_given_up_but_answers_in_time_stays(shared_gang: Gang, pids: list[int]) -> None:
+    shared_gang.submit(gang_tasks.add, 1, right=1)
+    shared_gang.give_up(ValueError("another gang failed"))
+    assert_survived(shared_gang, pids)
+
+
+def test_waiting_a_little_for_an_answer_does_not_end_the_call(shared_gang: Gang, tmp_path: Path) -> None:
+    answer = shared_gang.submit(gang_tasks.wait_for_file, str(tmp_path / "go"))
+    assert not answer.wait(0.01)
+    (tmp_path / "go").touch()
+    assert answer.wait(DEADLINE_SECONDS + SLACK_SECONDS)
+    assert answer.result() == [None, None]
 
 
 def test_no_deadline_ends_a_call_while_a_debugger_is_open(crew: Crew) -> None:
@@ -543,7 +603,10 @@ def test_a_rank_that_never_connects_is_named(crew: Crew, tmp_path: Path) -> None
     # PYTHON_EXEC is torchrun's own way to replace the Python of the ranks.
     gang = crew.gang({"PYTHON_EXEC": written(tmp_path / "python", script)}, start_seconds=15.0)
     waited: list[str] = []
-    with pytest.raises(RankHung, match=r"rank 1 did not connect within 15 s"):
+    gang.spawn()
+    with pytest.raises(AuthenticationError):
+        Client(environment_of(crew.pids("guard.py")[0])[protocol.ADDRESS], authkey=b"another key")
+    with pytest.raises(RankHung, match=r"rank 1 did not connect within 15 s\n1 stranger was refused: "):
         gang.ready(waited.append)
 
     assert any("1 of 2 ranks are up" in line for line in waited)

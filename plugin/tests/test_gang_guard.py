@@ -82,6 +82,34 @@ def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tag: str) -> N
         assert left_after(tag, 0) == []
 
 
+ENDING = f"""
+import ctypes, subprocess, sys, threading, time
+subprocess.Popen([sys.executable, "-S", "-c", {SLEEP!r}], start_new_session=True)
+threading.Thread(target=time.sleep, args=[3600]).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_main_thread_has_ended_does_not_hide_what_is_below_it(tag: str) -> None:
+    """As a rank does while its many threads end: looked at just then, its child would be missed, and left behind."""
+    script = [sys.executable, "-S", "-c", ENDING]
+    with subprocess.Popen(script, env=environment(tag), stdout=subprocess.PIPE) as ending:
+        read_ready(ending.stdout)
+        stat = Path(f"/proc/{ending.pid}/stat")
+        deadline = time.monotonic() + SECONDS
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+            os.sched_yield()
+
+        below = guard.descendants(os.getpid())
+        children = guard.descendants(ending.pid)
+        ending.kill()
+
+    assert len(children) == 1
+    assert children[0] in below
+    assert ending.pid not in below
+
+
 def test_the_end_of_the_command_ends_what_it_left_behind(tag: str) -> None:
     script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
     with start(script, tag) as process:

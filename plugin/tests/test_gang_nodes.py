@@ -15,6 +15,7 @@ import pytest
 
 from pytest_decodegate.errors import BadInput, RankDied, RankHung
 from pytest_decodegate.gang import processes, protocol
+from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import Gang, GangOptions
 from pytest_decodegate.gang.options import Nodes, on_node
 
@@ -55,7 +56,7 @@ def test_ranks_of_two_nodes_work_together_and_say_who_they_are(gang: Gang, tmp_p
 
 
 def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag: str) -> None:
-    with pytest.raises(RankDied, match=r"rank 1 \(pid \d+\) died \(SIGKILL\) in die\(\)"):
+    with pytest.raises(RankDied, match=r"rank 1 of nodes \(pid \d+\) died \(SIGKILL\) in die\(\)"):
         gang.run(gang_tasks.die, 1, signal.SIGKILL)
 
     assert processes.tagged(TAG, tag) == []
@@ -97,8 +98,18 @@ def test_a_rendezvous_endpoint_without_host_or_port_is_refused(endpoint: str) ->
         Nodes(("",), endpoint, "127.0.0.1")
 
 
-@pytest.mark.parametrize(("ranks", "starts"), [(3, 2), (0, 1), (-1, 1), (1, 2)])
+@pytest.mark.parametrize(("ranks", "starts"), [(3, 2), (1, 2)])
 def test_a_world_size_that_nodes_cannot_share_is_refused(tmp_path: Path, ranks: int, starts: int) -> None:
     options = GangOptions(log_root=tmp_path, nodes=Nodes(("",) * starts, "node0:1", os.uname().nodename))
     with pytest.raises(BadInput, match=f"world size {ranks} cannot be shared out over {starts} node"):
         Gang(ranks, options, name="uneven")
+
+
+@pytest.mark.parametrize("ranks", [0, -1])
+def test_a_world_size_that_is_no_number_of_ranks_is_refused(tmp_path: Path, ranks: int) -> None:
+    options = GangOptions(log_root=tmp_path)
+    message = f"^world size {ranks} is not a number of ranks; give at least 1$"
+    with pytest.raises(BadInput, match=message):
+        Gang(ranks, options, name="none")
+    with pytest.raises(BadInput, match=message):
+        Bench(ranks, options, progress=print)

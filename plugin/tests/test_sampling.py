@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +100,17 @@ def test_half_width_covers_the_difference_of_two_medians() -> None:
         apart += abs(statistics.median(one) - statistics.median(other)) > reach
 
     assert apart / 400 < 0.08
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("share", [1, 2, 30])
+def test_a_clock_that_stands_still_or_is_no_clock_ends_sampling_at_the_minimum(bad: float, share: int) -> None:
+    broken = Scripted("a", lambda index: 1.0 if index % share else bad, [])
+    assert warm_up(broken, Plan()) <= Plan().max_warmups
+    broken.given = 0
+    taken = interleave([broken, Scripted("b", constant, [])], Plan(), no_turn)
+    assert [len(samples) for samples in taken] == [30, 30]
+    assert math.isnan(half_width(taken[0]))
 
 
 def test_steady_needs_three_batches() -> None:

@@ -17,6 +17,7 @@ class Bench:
     """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for."""
 
     def __init__(self, world_size: int, options: GangOptions, *, progress: Callable[[str], None]) -> None:
+        options.ranks_per_node(world_size)  # refused here, not at the first use
         self.world_size = world_size
         self._options = options
         self._progress = progress
@@ -28,32 +29,34 @@ class Bench:
     def gangs(self, count: int) -> list[Gang]:
         """`count` gangs that are ready for work; starts what is missing, all at once.
 
-        A broken gang is replaced, at most twice a session; after that every request raises a GangError with the
-        first cause. Nothing that failed is run again.
+        What broke is replaced, at most twice a session, however many gangs broke together; after that every request
+        raises a GangError with the first cause. Nothing that failed is run again.
         """
-        self._drop_broken()
+        broken = self._drop_broken()
         if len(self._causes) > MOST_REPLACED:
             raise GangError(
                 f"ranks of world size {self.world_size} broke {len(self._causes)} times in this session and are not "
                 f"started again; the first cause was:\n{self._causes[0]}"
             )
-        if count > len(self._gangs):
-            self._start(count - len(self._gangs))
+        missing = count - len(self._gangs)
+        for name in broken[: max(0, missing)]:
+            self._progress(f"gang {name} broke and is replaced")
+        if missing > 0:
+            self._start(missing)
 
         return self._gangs[:count]
 
-    def _drop_broken(self) -> None:
-        healthy = []
-        for gang in self._gangs:
-            if gang.check():
-                healthy.append(gang)
-                continue
-
+    def _drop_broken(self) -> list[str]:
+        """Keep the gangs that can be used; the names of the others, which count as one cause."""
+        broken = [gang for gang in self._gangs if not gang.check()]
+        for gang in broken:
             gang.close()
-            self._causes.append(gang.cause or GangError(f"gang {gang.name!r} ended by itself between two calls"))
-            self._progress(f"gang {gang.name} broke and is replaced")
+        if broken:
+            unknown = GangError(f"gang {broken[0].name!r} ended by itself between two calls")
+            self._causes.append(next((gang.cause for gang in broken if gang.cause), unknown))
 
-        self._gangs = healthy
+        self._gangs = [gang for gang in self._gangs if gang not in broken]
+        return [gang.name for gang in broken]
 
     def _start(self, count: int) -> None:
         new = [self._new() for _ in range(count)]
@@ -67,6 +70,8 @@ class Bench:
             for gang in new:
                 gang.ready()
         except BaseException as error:
+            for gang in new:
+                gang.kill(error)
             for gang in new:
                 gang.close()
             if isinstance(error, DecodegateError):

@@ -1,10 +1,11 @@
-"""Collecting the replies to one call: watches every rank at once, until all have answered or one cannot any more."""
+"""One call under way: sent to every rank and answered by every rank, watched at once, until one cannot any more."""
 
 from __future__ import annotations
 
+import math
+import select
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection, wait
 
 from .options import GangOptions
 from .protocol import Failure, Note, Reply
@@ -12,12 +13,15 @@ from .rank import Rank
 
 OnNote = Callable[[int, str], None]
 
-SUSPENDED_SECONDS = 3600.0
-"""How long one wait lasts while deadlines are off."""
+LONGEST_WAIT_SECONDS = 3600.0
+"""How long one wait lasts at most, also while deadlines are off."""
 
 
 class Collection:
-    """What is known of task `task`: `replies` by rank, `silent` ranks, and those that are `gone`."""
+    """What is known of task `task`: `replies` by rank, `silent` ranks, and those that are `gone`.
+
+    given_up: why nobody waits for the answers, None while somebody does.
+    """
 
     def __init__(self, task: int, what: str, ranks: Mapping[int, Rank], options: GangOptions, seconds: float) -> None:
         self.task = task
@@ -25,6 +29,7 @@ class Collection:
         self.seconds = seconds
         self.replies: dict[int, Reply] = {}
         self.gone: list[int] = []
+        self.given_up: str | None = None
         self._ranks = ranks
         self._waiting = dict(ranks)
         self._options = options
@@ -40,43 +45,81 @@ class Collection:
         """What was raised, by rank."""
         return {rank: reply.failure for rank, reply in self.replies.items() if reply.failure}
 
-    def collect(self, on_note: OnNote | None) -> None:
-        """Read until every rank has answered, one is gone, or the deadline has passed; raises nothing of its own."""
-        while self._waiting and not self.gone:
-            left = self._deadline - time.monotonic()
-            if self._options.deadlines_off():
-                left = SUSPENDED_SECONDS
-            if left <= 0:
-                return
+    def deliver(self, frame: bytes) -> None:
+        """Send the call to every rank, until all have it, one is gone, or the deadline has passed."""
+        for name, rank in self._ranks.items():
+            try:
+                rank.wire.send(frame)
+            except OSError:
+                self._lose(name)
 
-            self._read(left, on_note)
+        # Whoever waits for several gangs in turn must not keep the last ones from starting.
+        while self._unsent and not self.gone and (left := self._seconds_left()) > 0:
+            self._turn(left, None)
 
-    def lose(self, rank: int) -> None:
-        """Rank `rank` can not be reached any more."""
-        self.gone.append(rank)
+    def collect(self, on_note: OnNote | None, seconds: float = math.inf) -> bool:
+        """Read until every rank has answered, one is gone, or the deadline has passed; then True.
 
-    def _read(self, seconds: float, on_note: OnNote | None) -> None:
-        connections: dict[Connection | int, int] = {rank.connection: name for name, rank in self._waiting.items()}
-        pidfds = {rank.pidfd: name for name, rank in self._waiting.items() if rank.pidfd is not None}
-        ready = wait([*connections, *pidfds], seconds)
-        for name in [connections[item] for item in ready if item in connections]:
-            self._read_one(name, on_note)
+        False if that takes longer than `seconds`. Raises nothing of its own.
+        """
+        until = time.monotonic() + seconds
+        while self._waiting and not self.gone and (left := self._seconds_left()) > 0:
+            patience = until - time.monotonic()
+            if patience <= 0:
+                return False
+
+            self._turn(min(left, patience), on_note)
+
+        return True
+
+    def give_up(self, why: str) -> None:
+        """Nobody waits for the answers any more: there is no more time than the grace."""
+        self.given_up = why
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self._deadline = min(self._deadline, time.monotonic() + self._options.grace_seconds)
+
+    @property
+    def _unsent(self) -> bool:
+        return any(rank.wire.unsent for rank in self._waiting.values())
+
+    def _seconds_left(self) -> float:
+        left = self._deadline - time.monotonic()
+        return LONGEST_WAIT_SECONDS if left <= 0 and self._options.deadlines_off() else left
+
+    def _turn(self, seconds: float, on_note: OnNote | None) -> None:
+        """Wait until a rank speaks, listens or ends, at most `seconds`, and deal with it."""
+        ready = self._wait(seconds)
+        for name in [name for name in self._waiting if self._ranks[name].wire.fileno() in ready]:
+            self._serve(name, on_note)
 
         # What a rank wrote before its end is read first; its end is noticed once nothing is left to read.
-        for name in [pidfds[item] for item in ready if isinstance(item, int)]:
-            if name in self._waiting and name not in self.gone and not self._ranks[name].connection.poll():
-                self.lose(name)
+        for name in self.silent:
+            rank = self._ranks[name]
+            if rank.pidfd in ready and not rank.wire.readable:
+                self._lose(name)
 
-    def _read_one(self, name: int, on_note: OnNote | None) -> None:
+    def _wait(self, seconds: float) -> set[int]:
+        poll = select.poll()
+        for rank in self._waiting.values():
+            poll.register(rank.wire, select.POLLIN | (select.POLLOUT if rank.wire.unsent else 0))
+            if rank.pidfd is not None:
+                poll.register(rank.pidfd, select.POLLIN)
+
+        return {fd for fd, _ in poll.poll(math.ceil(min(seconds, LONGEST_WAIT_SECONDS) * 1e3))}
+
+    def _serve(self, name: int, on_note: OnNote | None) -> None:
         rank = self._ranks[name]
         try:
+            rank.wire.push()
             frame = rank.receive()
         except (EOFError, OSError):
-            self.lose(name)
+            self._lose(name)
             return
 
-        if frame.task != self.task:
-            return  # a late word about a call that was given up
+        if frame is None or frame.task != self.task:
+            return  # not all of it, or a late word about a call that was given up
         if isinstance(frame, Note):
             rank.hear(frame.text)
             if on_note is not None:
@@ -86,4 +129,8 @@ class Collection:
         del self._waiting[name]
         self.replies[name] = frame
         if frame.failure:  # its peers may wait for it in a collective
-            self._deadline = min(self._deadline, time.monotonic() + self._options.grace_seconds)
+            self._hurry()
+
+    def _lose(self, name: int) -> None:
+        """Rank `name` can not be reached any more."""
+        self.gone.append(name)

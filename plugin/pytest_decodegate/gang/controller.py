@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
 from ..errors import DecodegateError, GangError, RankRaised
 from . import accounts, logs, processes, protocol, worker
+from .accounts import Roster
 from .collection import Collection, OnNote
 from .diagnosis import diagnose
 from .launch import Launch
@@ -34,6 +37,10 @@ class Pending:
         """
         return self._gang._result(self._collection, on_note)
 
+    def wait(self, seconds: float, on_note: OnNote | None = None) -> bool:
+        """Wait for at most `seconds`; whether result() would now return or raise at once."""
+        return self._gang._collect(self._collection, on_note, seconds)
+
 
 class Gang:
     """`world_size` ranks under one torchrun.
@@ -55,7 +62,7 @@ class Gang:
         self._oom_kills = 0
         self._ready = False
         self._closed = False
-        self._suspect = False
+        self._doubt: str | None = None
         self._busy: Collection | None = None
         self._joining: Pending | None = None
         self._task = 0
@@ -93,7 +100,7 @@ class Gang:
         if self._launch is None:
             self.spawn()
         assert self._launch is not None
-        try:
+        with self._ended_by_errors():
             self._launch.muster(self._ranks, on_wait or (lambda _: None))
             self._hellos = {name: self._ranks[name].hello for name in sorted(self._ranks)}
             self._log_dirs = {name: hello.log_dir for name, hello in self._hellos.items()}
@@ -102,9 +109,6 @@ class Gang:
             self._joining = self.submit(
                 worker.init_process_group, self.options.collective_seconds, deadline_seconds=seconds
             )
-        except BaseException as error:
-            self._fail(error)
-            raise
 
     def ready(self, on_wait: Callable[[str], None] | None = None) -> None:
         """Wait until every rank has connected and joined the process group; on_wait is told once a second.
@@ -114,16 +118,13 @@ class Gang:
         if self._joining is None:
             self.connect(on_wait)
         assert self._joining is not None
-        try:
+        with self._ended_by_errors():
             self._joining.result()
-        except BaseException as error:
-            self._fail(error)
-            raise
 
     def submit(
         self, function: Callable[..., Any], *args: Any, deadline_seconds: float | None = None, **kwargs: Any
     ) -> Pending:
-        """Send function(*args, **kwargs) to every rank and return at once.
+        """Send function(*args, **kwargs) to every rank and return once all have it, or the deadline has passed.
 
         Raises BadInput, before any rank is disturbed, if the function or an argument cannot travel; GangError if the
         gang has ended.
@@ -134,11 +135,8 @@ class Gang:
         seconds = self.options.deadline_seconds if deadline_seconds is None else deadline_seconds
         collection = Collection(task, f"{function.__name__}()", self._ranks, self.options, seconds)
         self._busy = collection
-        for name, rank in self._ranks.items():
-            try:
-                rank.connection.send_bytes(frame)
-            except OSError:
-                collection.lose(name)
+        with self._ended_by_errors():
+            collection.deliver(frame)
 
         return Pending(self, collection)
 
@@ -169,53 +167,77 @@ class Gang:
         if not self._ready or self._closed:
             hint = f"because {self.cause}" if self.cause else "close() was called or ready() was not"
             raise GangError(f"gang {self.name!r} cannot take work: {hint}")
-        if self._suspect:
-            self._suspect = False
-            try:
-                self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
-            except RankRaised as error:
-                self._fail(error)
-                raise
+        if self._doubt is not None:
+            doubt, self._doubt = self._doubt, None
+            self._check_health(doubt)
+
+    def _check_health(self, doubt: str) -> None:
+        try:
+            self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
+        except GangError as error:
+            # What broke the gang is not the check.
+            told = type(error)(accounts.after(str(error), doubt))
+            self._fail(told)
+            self.cause = told
+            raise told from None
 
     def _result(self, collection: Collection, on_note: OnNote | None) -> list[Any]:
-        if collection is self._busy:
-            self._collect(collection, on_note)
+        self._collect(collection, on_note)
         if collection.failures or len(collection.replies) < self.world_size:
             self._raise(collection)
 
         replies = [collection.replies[name] for name in range(self.world_size)]
         skips = {name: reply.skip for name, reply in enumerate(replies) if reply.skip is not None}
         if skips:
-            self._suspect = True
+            self._doubt = f"{accounts.ranks_text(list(skips))} skipped {collection.what}"
             self._raise_skip(collection.what, skips)
 
         return [self._value(name, reply.value) for name, reply in enumerate(replies)]
 
-    def _collect(self, collection: Collection, on_note: OnNote | None) -> None:
-        try:
-            collection.collect(on_note)
-        except BaseException as error:  # Ctrl-C, pytest-timeout: the ranks are in the middle of something
-            self._fail(error)
-            raise
+    def _collect(self, collection: Collection, on_note: OnNote | None, seconds: float = math.inf) -> bool:
+        """Collect for at most `seconds`; whether everything is known that ever will be."""
+        if collection is not self._busy:
+            return True
+        with self._ended_by_errors():
+            if not collection.collect(on_note, seconds):
+                return False
 
         self._busy = None
         if collection.failures:
-            self._suspect = True
+            self._doubt = accounts.earliest(collection.failures)
         if collection.gone or collection.silent:
-            assert self._launch is not None
-            grace_seconds = self.options.grace_seconds
-            self._fail(diagnose(collection, self._ranks, self._launch, grace_seconds, self._oom_kills))
+            self._fail(self._diagnose(collection))
+
+        return True
+
+    def _diagnose(self, collection: Collection) -> GangError:
+        assert self._launch is not None
+        grace_seconds = self.options.grace_seconds
+        return diagnose(collection, self._ranks, self._launch, self._roster, grace_seconds, self._oom_kills)
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """Whatever is raised, also by Ctrl-C or pytest-timeout, finds the ranks in the middle of something."""
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    @property
+    def _roster(self) -> Roster:
+        return Roster(self.name, self._hellos)
 
     def _raise(self, collection: Collection) -> NoReturn:
         if collection.gone or collection.silent:
             raise self.cause or GangError(f"gang {self.name!r} was closed before it answered {collection.what}")
 
-        raise RankRaised(accounts.raised(collection.what, collection.failures))
+        raise RankRaised(accounts.raised(collection.what, collection.failures, self._roster))
 
     def _raise_skip(self, what: str, skips: Mapping[int, str]) -> NoReturn:
         others = sorted(set(range(self.world_size)) - set(skips))
         if others:
-            raise RankRaised(accounts.disagreed(what, skips, others))
+            raise RankRaised(accounts.disagreed(what, skips, others, self._roster))
 
         import pytest
 
@@ -227,19 +249,13 @@ class Gang:
             return protocol.load(value)
         except Exception as error:
             raise RankRaised(
-                f"rank {name} returned a value that cannot be unpickled here ({type(error).__name__}: {error}); return "
-                "numbers, strings and lists"
+                f"{self._roster.rank(name)} returned a value that cannot be unpickled here ({type(error).__name__}: "
+                f"{error}); return numbers, strings and lists"
             ) from error
 
     def _fail(self, error: BaseException) -> None:
         """Close the gang for good, without asking the ranks."""
-        if self._closed:
-            return
-        if isinstance(error, DecodegateError):
-            self.cause = error
-        else:
-            self.cause = GangError(f"it was interrupted by {type(error).__name__}")
-
+        self.kill(error)
         self._end()
 
     def marks(self) -> Marks:
@@ -250,11 +266,31 @@ class Gang:
         """(rank, "stdout" or "stderr", text) written after `marks`, at most 20 kB each; {} means from the start."""
         return logs.output_since(self._log_dirs, marks)
 
-    def close(self) -> None:
-        """Let the ranks drop their state and leave, then end whatever is left; bounded, and safe to call again."""
+    def give_up(self, error: BaseException) -> None:
+        """Nobody will ask for the answer to the call under way, because of `error`.
+
+        The ranks have the grace, from now, to end it; the gang is closed at its next use if they do not.
+        """
+        if self._busy is not None:
+            self._busy.give_up(accounts.in_brief(error))
+
+    def kill(self, error: BaseException) -> None:
+        """Kill the ranks without asking them, because of `error`, and return at once; close() waits for their end.
+
+        So several gangs end together: each torchrun takes half a second to notice.
+        """
         if self._closed:
             return
-        if self._ready and self._busy is None:
+        if isinstance(error, DecodegateError):
+            self.cause = error
+        else:
+            self.cause = GangError(f"it was interrupted by {type(error).__name__}")
+
+        self._kill()
+
+    def close(self) -> None:
+        """Let the ranks drop their state and leave, then end whatever is left; bounded, and safe to call again."""
+        if self._ready and self._busy is None and not self._closed:
             self._say_goodbye()
 
         self._end()
@@ -264,18 +300,26 @@ class Gang:
         deadline = time.monotonic() + seconds + 1
         for rank in self._ranks.values():
             try:
-                rank.connection.send_bytes(protocol.dump(Bye(seconds)))
+                rank.wire.send(protocol.dump(Bye(seconds)))
             except OSError:
                 return
 
         for rank in self._ranks.values():
             rank.await_end(max(0.0, deadline - time.monotonic()))
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
+        if self._closed:  # a pid that was killed before may be somebody else's by now
+            return
+
         self._closed = True
         self._busy = None
         for rank in self._ranks.values():
             rank.kill()
+        if self._launch is not None:
+            self._launch.terminate()
+
+    def _end(self) -> None:
+        self._kill()
         if self._launch is not None:
             self._launch.stop()
         for rank in self._ranks.values():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import GangError, RankDied, RankHung, RankRaised
 from . import accounts, logs, processes
+from .accounts import Roster
 from .collection import Collection
 from .launch import Launch
 from .rank import Rank
@@ -19,24 +20,31 @@ BRIEF_SUMMARY_SECONDS = 0.7
 
 
 def diagnose(
-    collection: Collection, ranks: Mapping[int, Rank], launch: Launch, grace_seconds: float, oom_kills: int
+    collection: Collection,
+    ranks: Mapping[int, Rank],
+    launch: Launch,
+    roster: Roster,
+    grace_seconds: float,
+    oom_kills: int,
 ) -> GangError:
     """The error of a call that a rank did not answer.
 
     oom_kills: of this machine when the ranks started, to see whether it has killed since.
     """
     if collection.gone:
-        return RankDied(_died(collection, ranks, launch, oom_kills))
+        return RankDied(_died(collection, ranks, launch, roster, oom_kills))
 
     silent = {name: ranks[name] for name in collection.silent}
     stacks = _stacks(silent)
     if collection.failures:
-        account = accounts.raised(collection.what, collection.failures)
-        return RankRaised(f"{account}\n\n{accounts.waiting(list(silent), grace_seconds, stacks)}")
+        account = accounts.raised(collection.what, collection.failures, roster)
+        return RankRaised(f"{account}\n\n{accounts.waiting(list(silent), grace_seconds, stacks, roster)}")
 
-    pids = {name: rank.hello.pid for name, rank in silent.items()}
+    if collection.given_up is not None:
+        return GangError(accounts.dropped(roster.gang, collection.what, grace_seconds, collection.given_up))
+
     heard = [rank.last_heard() for rank in silent.values()]
-    return RankHung(accounts.hung(collection.what, collection.seconds, pids, heard, stacks))
+    return RankHung(accounts.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster))
 
 
 def _stacks(silent: Mapping[int, Rank]) -> str:
@@ -50,7 +58,7 @@ def _stacks(silent: Mapping[int, Rank]) -> str:
     return accounts.stacks({**dict.fromkeys(unable, ""), **logs.stacks_since(log_dirs, able)}, unable)
 
 
-def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, oom_kills: int) -> str:
+def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int) -> str:
     # At once: an exit code can be read only until torchrun has reaped the rank.
     seen = {name: code for name, rank in ranks.items() if (code := rank.exit_code()) is not None}
     launch.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
@@ -58,14 +66,15 @@ def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, oom
     gone = {name: ranks[name] for name in sorted({*collection.gone, *seen})}
     return accounts.died(
         collection.what,
-        {name: (rank.hello.pid, codes.get(name)) for name, rank in gone.items()},
+        {name: codes.get(name) for name in gone},
         processes.oom_kills() - oom_kills,
-        _reports(collection, gone, launch),
+        _reports(collection, gone, launch, roster),
+        roster,
     )
 
 
-def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch) -> Sequence[str]:
-    reports = [accounts.raised(collection.what, collection.failures)] if collection.failures else []
+def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch, roster: Roster) -> Sequence[str]:
+    reports = [accounts.raised(collection.what, collection.failures, roster)] if collection.failures else []
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]

@@ -69,27 +69,34 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Live processes below `root`, parents before children; zombies are left out."""
+    """Live processes below `root`, parents before children; zombies are left out, but not what is below them.
+
+    A process whose threads are just ending is a zombie already and still the parent of its children.
+    """
     children: dict[int, list[int]] = {}
+    zombies = set()
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
-        if entry.isdigit() and (parent := _live_parent(entry)) is not None:
+        if entry.isdigit() and (found := _state_and_parent(entry)) is not None:
+            state, parent = found
             children.setdefault(parent, []).append(int(entry))
+            if state in "ZX":
+                zombies.add(int(entry))
 
-    found = [root]
-    for pid in found:
-        found.extend(children.get(pid, ()))
+    below = [root]
+    for pid in below:
+        below.extend(children.get(pid, ()))
 
-    return found[1:]
+    return [pid for pid in below[1:] if pid not in zombies]
 
 
-def _live_parent(pid: str) -> int | None:
+def _state_and_parent(pid: str) -> tuple[str, int] | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:  # it exited while we looked
         return None
 
     state, parent = stat.rpartition(b")")[2].split()[:2]
-    return None if state in b"ZX" else int(parent)
+    return state.decode(), int(parent)
 
 
 def kill_descendants() -> list[int]:

@@ -88,7 +88,8 @@ class Launch:
             raise RankHung(f"gang {self._name!r}: {who} did not connect within {limit}\n{self._explain_start()}")
 
     def _explain_start(self) -> str:
-        return "\n".join(agent.explain_start() for agent in self._agents)
+        strangers = accounts.strangers(self._listener.refused)
+        return "\n".join([*strangers, *(agent.explain_start() for agent in self._agents)])
 
     def wait(self, seconds: float) -> None:
         """Wait until every torchrun has ended, at most `seconds`."""
@@ -104,10 +105,14 @@ class Launch:
         """Exit code by rank as torchrun reports it; negative for a signal."""
         return {rank: code for agent in self._agents for rank, code in agent.exit_codes().items()}
 
-    def stop(self) -> None:
-        """End every torchrun with all its descendants, and stop listening; bounded. Safe to call again."""
+    def terminate(self) -> None:
+        """Ask every torchrun to end, and return at once."""
         for agent in self._agents:
             agent.terminate()
+
+    def stop(self) -> None:
+        """End every torchrun with all its descendants, and stop listening; bounded. Safe to call again."""
+        self.terminate()
         for agent in self._agents:
             agent.stop()
 

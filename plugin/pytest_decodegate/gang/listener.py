@@ -39,6 +39,7 @@ class Listener:
 
     folder: private (0700), removed by close(). host: None for AF_UNIX, else the address to listen on by TCP.
     key_folder: where the key is written; a folder that all nodes see, if there are several.
+    refused: how many connected without the key.
     """
 
     def __init__(self, host: str | None = None, key_folder: Path | None = None) -> None:
@@ -89,7 +90,8 @@ class Listener:
             self.ranks.put(Admitted(hello, connection))
         except Exception:  # whatever a stranger can make the handshake raise
             connection.close()
-            self.refused += 1
+            with self._lock:
+                self.refused += 1
         finally:
             self._drop(client)
 

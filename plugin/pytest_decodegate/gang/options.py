@@ -93,9 +93,11 @@ class GangOptions:
         return self.deadline_seconds + 60.0
 
     def ranks_per_node(self, world_size: int) -> int:
-        """Ranks on each node; raises BadInput if they cannot be shared out evenly."""
+        """Ranks on each node; raises BadInput if there are none or they cannot be shared out evenly."""
         nodes = len(self.nodes.start) if self.nodes else 1
-        if world_size < 1 or world_size % nodes:
+        if world_size < 1:
+            raise BadInput(f"world size {world_size} is not a number of ranks; give at least 1")
+        if world_size % nodes:
             raise BadInput(
                 f"world size {world_size} cannot be shared out over {nodes} nodes; give a multiple of {nodes}"
             )

@@ -13,6 +13,7 @@ from typing import Any
 from . import processes, protocol
 from .listener import Admitted
 from .protocol import Hello
+from .wire import Wire
 
 HOST = socket.gethostname()
 
@@ -22,7 +23,7 @@ class Rank:
 
     def __init__(self, admitted: Admitted) -> None:
         self.hello: Hello = admitted.hello
-        self.connection = admitted.connection
+        self.wire = Wire(admitted.connection)
         self.note: tuple[str, float] | None = None
         self.local = self.hello.host == HOST
         # A process that a workload has forked may hold the socket open: the pidfd sees the rank's end all the same.
@@ -40,8 +41,9 @@ class Rank:
         return self.local and (self.pidfd is None or processes.ended(self.pidfd))
 
     def receive(self) -> Any:
-        """The next frame; raises EOFError or OSError if the rank is gone or stops in the middle of it."""
-        return protocol.load(self.connection.recv_bytes())
+        """The next frame, None if not all of it is here yet. Raises EOFError or OSError if the rank has hung up."""
+        frame = self.wire.pull()
+        return None if frame is None else protocol.load(frame)
 
     def hear(self, text: str) -> None:
         """Remember a note."""
@@ -70,10 +72,8 @@ class Rank:
         """
         if self.pidfd is not None:
             processes.send_signal(self.pidfd, signal.SIGUSR1)
-            return
-
-        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
-            duplicate.send(b"!", socket.MSG_OOB)
+        else:
+            self.wire.wake()
 
     def kill(self) -> None:
         """SIGKILL the rank and its process group; torchrun would wait 30 s before that (pytorch#192815)."""
@@ -82,11 +82,11 @@ class Rank:
 
     def await_end(self, seconds: float) -> None:
         """Wait until the process has ended, or has hung up if it is on another host."""
-        wait([self.connection if self.pidfd is None else self.pidfd], seconds)
+        wait([self.wire.fileno() if self.pidfd is None else self.pidfd], seconds)
 
     def close(self) -> None:
         """Hang up."""
-        self.connection.close()
+        self.wire.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None

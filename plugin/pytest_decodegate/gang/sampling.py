@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -40,14 +41,18 @@ class Plan:
 def half_width(samples: Sequence[float]) -> float:
     """Relative half-width of the median's interval: 1.57 IQR / sqrt(n) / median (McGill, Tukey, Larsen 1978).
 
-    Two medians whose intervals do not overlap differ at about the 5 % level.
+    Two medians whose intervals do not overlap differ at about the 5 % level. NaN where a sample is no duration (not
+    finite, zero or less): no number of samples makes that precise.
     """
+    if not all(math.isfinite(sample) and sample > 0 for sample in samples):
+        return math.nan
+
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return float(1.57 * (high - low) / len(samples) ** 0.5 / middle)
 
 
 def is_steady(batch_medians: Sequence[float], change: float) -> bool:
-    """Warm when the last three batch medians lie within `change` of their middle one."""
+    """Warm when the last three batch medians lie within `change` of their middle one; never with NaN among them."""
     if len(batch_medians) < 3:
         return False
 

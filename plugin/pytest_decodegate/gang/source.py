@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
+from ..errors import DecodegateError
 from ..metric import Json, Level, Replicate
 from ..workloads import rank
 from .protocol import Function
@@ -17,7 +22,16 @@ if TYPE_CHECKING:
     from ..machine.watch import Watch
     from ..report.progress import Progress
     from .bench import Bench
-    from .controller import Gang
+    from .controller import Gang, Pending
+
+TICK_SECONDS = 1.0
+"""Between two words on how far the set-up is."""
+
+TURN_SECONDS = 0.1
+"""How long one gang is listened to while others are set up, too; so late, at most, is the failure of another heard."""
+
+VERDICTS = (pytest.fail.Exception, pytest.skip.Exception)
+"""What pytest raises as outcome of a test: no Exception, but no reason to distrust the ranks either."""
 
 
 class GangSampler:
@@ -41,6 +55,21 @@ class GangSampler:
         """Drop what was kept so far: warm-up samples are no facts."""
         for kept in self._by_rank:
             kept.clear()
+
+    @property
+    def broken_clock(self) -> str | None:
+        """The first sample that is no duration, in words; None if all are. The slowest rank may hide it: NaN is less
+        than nothing.
+        """
+        for index, kept in enumerate(self._by_rank):
+            for sample in kept:
+                if not (math.isfinite(sample) and sample > 0):
+                    return (
+                        f"rank {index} of {self.gang.name} took a sample of {sample!r} s; its clock stands still, runs "
+                        "backwards or gives no number: check `clock` and `calls` of the workload"
+                    )
+
+        return None
 
     def replicate(self, samples: Sequence[float], warmups: int) -> Replicate:
         """The replicate that this gang gave, with the median of each rank in seconds."""
@@ -87,9 +116,36 @@ class GangSource:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, (Exception, *VERDICTS)):
+            self._kill(error)
+            return
+        if error is not None:
+            for gang in self._gangs:  # all at once, so that one grace passes and not one for each
+                gang.give_up(error)
+
+        problems = [problem for gang in self._gangs if (problem := self._close_on(gang, error))]
+        if problems and error is None:
+            raise problems[0]
+
+    def _kill(self, error: BaseException) -> None:
+        """Ctrl-C: nobody wants to wait for what the ranks are at."""
         for gang in self._gangs:
+            gang.kill(error)
+        for gang in self._gangs:
+            gang.close()
+
+    def _close_on(self, gang: Gang, error: BaseException | None) -> DecodegateError | None:
+        """Close the workload on a gang that can still do it; what went wrong with that."""
+        seconds = self._deadline()
+        if error is not None:
+            seconds = min(seconds, gang.options.teardown_seconds)
+        try:
             if gang.alive:
-                gang.run(rank.close_workload, self._key, deadline_seconds=self._deadline())
+                gang.run(rank.close_workload, self._key, deadline_seconds=seconds)
+        except DecodegateError as problem:
+            return problem
+
+        return None
 
     @property
     def contract(self) -> dict[str, Json]:
@@ -117,11 +173,32 @@ class GangSource:
             gang.submit(rank.open_workload, self._key, self._function, self._params, deadline_seconds=self._deadline())
             for gang in gangs
         ]
-        for number, answer in enumerate(pending, start=first):
-            for index, opened in enumerate(answer.result()):
+        for number, answer in enumerate(self._answers(pending), start=first):
+            for index, opened in enumerate(answer):
                 self._opened.append(opened)
                 if opened.wrong and self.wrong is None:
                     self.wrong = f"replicate {number}, rank {index}: {opened.wrong}"
+
+    def _answers(self, pending: Sequence[Pending]) -> list[list[rank.Opened]]:
+        """What every gang answers, in order; the first failure is raised when it comes, whatever the others do."""
+        started = told = time.monotonic()
+        answers: dict[Pending, list[rank.Opened]] = {}
+        while waiting := [one for one in pending if one not in answers]:
+            for one in waiting:
+                if one.wait(TURN_SECONDS, self._on_note):
+                    answers[one] = one.result()
+
+            if (now := time.monotonic()) - told >= TICK_SECONDS:
+                told = now
+                ready = len(self._gangs) - len(pending) + len(answers)
+                self._progress.tick(
+                    f"{self._key}: {ready} of {len(self._gangs)} replicates set up and checked, {now - started:.0f} s"
+                )
+
+        return [answers[one] for one in pending]
+
+    def _on_note(self, index: int, text: str) -> None:
+        self._progress.tick(f"{self._key}: rank {index}: {text}")
 
     def _sample(self, gangs: Sequence[Gang]) -> list[Replicate]:
         samplers = [GangSampler(gang, self._key, self._deadline) for gang in gangs]
@@ -135,9 +212,22 @@ class GangSource:
         telemetry = watch.report()
         self.broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
-        return [
-            sampler.replicate(taken, warmed) for sampler, taken, warmed in zip(samplers, samples, warmups, strict=True)
-        ]
+        return self._replicates(samplers, samples, warmups)
+
+    def _replicates(
+        self, samplers: Sequence[GangSampler], samples: Sequence[Sequence[float]], warmups: Sequence[int]
+    ) -> list[Replicate]:
+        """The replicates whose clock ran; the others break a rule."""
+        replicates = []
+        first = len(self._gangs) - len(samplers) + 1
+        for number, sampler in enumerate(samplers, start=first):
+            if problem := sampler.broken_clock:
+                self.broken.append(f"replicate {number}: {problem}")
+                continue
+
+            replicates.append(sampler.replicate(samples[number - first], warmups[number - first]))
+
+        return replicates
 
     def _on_turn(self, taken: int, most: int) -> None:
         self._progress.tick(

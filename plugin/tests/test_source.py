@@ -1,0 +1,263 @@
+"""Replicates from gangs: what is said while they are set up, and what happens to gangs when something goes wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gang_tasks
+import pytest
+
+from pytest_decodegate.errors import DecodegateError, RankDied, RankRaised
+from pytest_decodegate.gang import processes
+from pytest_decodegate.gang import source as source_module
+from pytest_decodegate.gang.bench import Bench
+from pytest_decodegate.gang.controller import GangOptions
+from pytest_decodegate.gang.sampling import Plan
+from pytest_decodegate.gang.source import GangSource
+from pytest_decodegate.machine.watch import Telemetry
+from pytest_decodegate.workloads.rank import Opened, close_workload
+
+TAG = "SOURCE_TEST_TAG"
+GRACE_SECONDS = 1.0
+INTERRUPT_SECONDS = 5.0
+SLACK_SECONDS = 4.0
+PLAN = Plan(batch=5, min_samples=5, max_samples=5, max_warmups=1)
+
+
+class Watched:
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def report(self) -> Telemetry:
+        return Telemetry((), {})
+
+
+@dataclass
+class Said:
+    """A Progress that keeps what it is told, and does `then` with it."""
+
+    lines: list[str] = field(default_factory=list)
+    then: Callable[[str], None] = lambda _: None
+
+    def tick(self, text: str) -> None:
+        self.lines.append(text)
+        self.then(text)
+
+
+class ScriptedPending:
+    def __init__(self, turns: int, answer: list[Opened] | Exception) -> None:
+        self._turns, self._answer = turns, answer
+
+    def wait(self, seconds: float, on_note: Callable[[int, str], None]) -> bool:
+        self._turns -= 1
+        if self._turns == 0:
+            on_note(0, "weights done")
+
+        return self._turns < 0
+
+    def result(self) -> list[Opened]:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+
+        return self._answer
+
+
+@dataclass(eq=False)
+class ScriptedGang:
+    """Two ranks without processes. turns: how often its set-up is waited for in vain. log: what it is asked for."""
+
+    name: str
+    log: list[str]
+    turns: int = 0
+    samples: tuple[float, float] = (1.0, 1.0)
+    opening: Exception | None = None
+    closing: DecodegateError | None = None
+    world_size: int = 2
+    alive: bool = True
+    options: GangOptions = field(default_factory=lambda: GangOptions(log_root=Path()))
+
+    def submit(self, *_: object, deadline_seconds: float) -> ScriptedPending:
+        return ScriptedPending(self.turns, self.opening or [Opened(None), Opened(None)])
+
+    def run(self, function: object, key: str, count: int = 0, *, deadline_seconds: float) -> list[Any]:
+        if function is not close_workload:
+            return [[value] * count for value in self.samples]
+
+        self.log.append(f"close {self.name}")
+        if self.closing:
+            raise self.closing
+
+        return [None, None]
+
+    def give_up(self, error: BaseException) -> None:
+        self.log.append(f"give up {self.name}")
+
+    def kill(self, error: BaseException) -> None:
+        self.log.append(f"kill {self.name}")
+
+    def close(self) -> None:
+        self.log.append(f"end {self.name}")
+
+
+class ScriptedBench:
+    def __init__(self, *gangs: ScriptedGang) -> None:
+        self._gangs = gangs
+
+    def gangs(self, count: int) -> list[ScriptedGang]:
+        return list(self._gangs[:count])
+
+
+def source(
+    bench: object, said: Said | None = None, workload: Callable[..., Any] = gang_tasks.nothing, **params: Any
+) -> GangSource:
+    watch: Any = Watched
+    gangs: Any = bench
+    progress: Any = said or Said()
+    return GangSource("nap", gangs, workload, params, plan=PLAN, watch=watch, progress=progress, deadline=lambda: 60.0)
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+# --- what is said while replicates are set up
+
+
+def test_the_set_up_is_told_with_the_notes_of_ranks(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "TICK_SECONDS", 0.0)
+    said = Said()
+    gangs = ScriptedBench(ScriptedGang("a", log, turns=0), ScriptedGang("b", log, turns=1), ScriptedGang("c", log))
+    with source(gangs, said) as taken:
+        taken.take(2)
+        set_up = list(said.lines)
+        taken.take(1)
+
+    assert set_up[:4] == [
+        "nap: setting up and checking numbers on 2 replicates",
+        "nap: rank 0: weights done",
+        "nap: 1 of 2 replicates set up and checked, 0 s",
+        "nap: 2 of 2 replicates set up and checked, 0 s",
+    ]
+    assert "nap: 3 of 3 replicates set up and checked, 0 s" in said.lines
+
+
+# --- a clock that is none
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_a_replicate_whose_clock_is_broken_is_named_and_left_out(log: list[str], bad: float) -> None:
+    broken = ScriptedGang("w2-2", log, samples=(1.0, bad))
+    with source(ScriptedBench(ScriptedGang("w2-1", log), broken)) as taken:
+        replicates = taken.take(2)
+
+    assert [replicate.samples for replicate in replicates] == [(1.0,) * 5]
+    assert [line.partition(";")[0] for line in taken.broken] == [
+        f"replicate 2: rank 1 of w2-2 took a sample of {bad!r} s"
+    ]
+
+
+def test_no_replicate_is_left_when_every_clock_stands_still(log: list[str]) -> None:
+    with source(ScriptedBench(*(ScriptedGang(name, log, samples=(0.0, 0.0)) for name in "ab"))) as taken:
+        assert taken.take(2) == []
+
+    assert [line.partition(":")[0] for line in taken.broken] == ["replicate 1", "replicate 2"]
+
+
+# --- leaving it
+
+
+def test_an_error_in_closing_does_not_hide_what_failed_before(log: list[str]) -> None:
+    gangs = [ScriptedGang(name, log, closing=RankDied(f"{name} in close_workload()")) for name in "ab"]
+    gangs[1].opening = RankRaised("the real cause")
+    with pytest.raises(RankRaised, match="the real cause"), source(ScriptedBench(*gangs)) as taken:
+        taken.take(2)
+
+    assert log == ["give up a", "give up b", "close a", "close b"]
+
+
+def test_an_error_in_closing_is_raised_if_nothing_failed_before(log: list[str]) -> None:
+    gangs = [ScriptedGang(name, log, closing=RankDied(f"{name} in close_workload()")) for name in "ab"]
+    with pytest.raises(RankDied, match="a in close_workload"), source(ScriptedBench(*gangs)) as taken:
+        taken.take(2)
+
+    assert log == ["close a", "close b"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_kills_all_gangs_at_once_and_asks_none(log: list[str], error: type[BaseException]) -> None:
+    with pytest.raises(error), source(ScriptedBench(*(ScriptedGang(name, log) for name in "ab"))) as taken:
+        taken.take(2)
+        raise error
+
+    assert log == ["kill a", "kill b", "end a", "end b"]
+
+
+def test_a_verdict_is_no_reason_to_kill_a_gang(log: list[str]) -> None:
+    with pytest.raises(pytest.fail.Exception), source(ScriptedBench(ScriptedGang("a", log))) as taken:
+        taken.take(1)
+        pytest.fail("REGRESSED")
+
+    assert log == ["give up a", "close a"]
+
+
+# --- the same on real gangs
+
+
+@pytest.fixture(scope="module")
+def tag() -> str:
+    return uuid.uuid4().hex
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, tag: str) -> Iterator[Bench]:
+    options = GangOptions(log_root=tmp_path_factory.mktemp("gangs"), env={TAG: tag}, grace_seconds=GRACE_SECONDS)
+    bench = Bench(1, options, progress=lambda _: None)
+    yield bench
+    bench.close()
+    assert processes.tagged(TAG, tag) == []
+
+
+def test_a_gang_that_is_busy_when_another_fails_is_dropped_after_the_grace(bench: Bench, tmp_path: Path) -> None:
+    bench.gangs(2)
+    heard: list[float] = []
+    with (
+        pytest.raises(RankRaised, match=r"rank 0 of w1-\d raised ValueError in open_workload\(\): the real cause"),
+        source(bench, workload=gang_tasks.fail_on_one_gang, folder=str(tmp_path)) as taken,
+    ):
+        try:
+            taken.take(2)
+        finally:
+            heard.append(time.monotonic())
+
+    assert time.monotonic() - heard[0] < GRACE_SECONDS + SLACK_SECONDS
+    (cause,) = [str(gang.cause) for gang in taken._gangs if gang.cause]
+    assert re.sub(r"w1-\d", "W", cause) == (
+        "gang 'W' was still busy with open_workload() 1 s after it was given up, and ended; "
+        "before that: RankRaised: rank 0 of W raised ValueError in open_workload(): the real cause"
+    )
+
+
+def test_ctrl_c_while_gangs_are_set_up_ends_them_within_seconds(bench: Bench, tag: str) -> None:
+    def interrupt(text: str) -> None:
+        if text == "nap: rank 0: weights 1/9":
+            interrupted.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    interrupted: list[float] = []
+    bench.gangs(2)
+    with pytest.raises(KeyboardInterrupt), source(bench, Said(then=interrupt), gang_tasks.never_ready) as taken:
+        taken.take(2)
+
+    assert time.monotonic() - interrupted[0] < INTERRUPT_SECONDS + SLACK_SECONDS
+    assert processes.tagged(TAG, tag) == []
