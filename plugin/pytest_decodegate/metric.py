@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -28,6 +28,12 @@ DEFAULT_TOLERANCE: Mapping[Kind, float] = {
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.=,/\[\]-]*")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+def middle(ordered: Sequence[float]) -> float:
+    """Median of values that are in order already; statistics.median would sort them again."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def parse_tolerance(text: str, where: str) -> float:
@@ -110,9 +116,7 @@ class Replicate:
         if not (ordered[0] > 0 and math.isfinite(sum(ordered))):
             self._refuse_samples()
 
-        half = len(ordered) // 2
-        value = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "value", middle(ordered))
 
     def _refuse_samples(self) -> None:
         for index, sample in enumerate(self.samples):

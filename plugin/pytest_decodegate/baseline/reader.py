@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import BadInput
 from ..machine.provenance import Provenance
-from ..metric import UNITS, Kind, Level, Metric, Replicate
+from ..metric import UNITS, Kind, Level, Metric, Replicate, middle
 from .migrate import migrated
 from .schema import SCHEMA, Baseline, LogEntry, Session, StoredMetric
 
@@ -358,7 +358,7 @@ def _check_stats(stats: _Stats, data: list[float], pointer: str) -> None:
         "min": ordered[0],
         "max": ordered[-1],
         "mean": mean,
-        "median": statistics.median(ordered),
+        "median": middle(ordered),
         "stddev": _deviation(data, mean, stats.stddev),
         "total": total,
         "ops": len(data) / total,
