@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -16,6 +15,7 @@ from .gate.explain import explain
 from .gate.verdict import Judgement, Verdict, judge
 from .metric import Json, Level, Measurement, Metric, Replicate
 from .options import marker_tolerance
+from .report.result import Result
 
 if TYPE_CHECKING:
     from .machine.provenance import Provenance
@@ -49,20 +49,6 @@ class Source(Protocol):
 
     def take(self, count: int) -> Sequence[Replicate]:
         """Measure `count` more replicates; none at all if the numbers turn out wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A judgement, and where it was recorded if it was."""
-
-    nodeid: str
-    judgement: Judgement
-    recorded: Path | None
-
-    @property
-    def passes(self) -> bool:
-        """What was recorded is accepted; anything else passes by its verdict."""
-        return self.recorded is not None or self.judgement.verdict.passes
 
 
 class Perf:

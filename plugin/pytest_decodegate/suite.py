@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .machine.provenance import Provenance
     from .machine.watch import Watch
     from .options import Settings
-    from .perf import Result
     from .recorder import Recorder
+    from .report.result import Result
     from .serving.server import Server
 
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()

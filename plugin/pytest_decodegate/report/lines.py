@@ -9,7 +9,7 @@ from ..gate.explain import headline
 
 if TYPE_CHECKING:
     from ..metric import Json
-    from ..perf import Result
+    from .result import Result
 
 
 def told(result: Result) -> str:

@@ -11,8 +11,8 @@ from ..gate.quantity import format_band, format_percent, format_value
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from ..perf import Result
     from ..suite import Suite
+    from .result import Result
 
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "n")
 
