@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_reader import baselines as any_baselines
 from test_selection import H200, baseline, measured, run_of, session
+from writers import at_once
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.edits import Pruning, accept, prune
@@ -300,15 +301,7 @@ def writer(act: str, name: str) -> subprocess.Popen[str]:
 def test_recording_pruning_and_accepting_at_once_lose_nothing(store: Store) -> None:
     path = put(store, baseline(1, *map(session, range(10))))
     writers = [writer(act, act) for act in ("record", "prune", "accept")]
-    for one in writers:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in writers:
-        assert one.stdin is not None
-        one.stdin.write("x")
-        one.stdin.flush()
-    for one in writers:
-        one.communicate(timeout=120)
+    at_once(writers)
 
     assert [one.returncode for one in writers] == [0, 0, 0]
     whole = load(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from writers import at_once
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.selection import contrast
@@ -271,16 +272,7 @@ def test_a_kill_before_the_rename_leaves_the_old_file_whole(store: Store) -> Non
 
 def test_two_processes_recording_at_once_lose_nothing(store: Store) -> None:
     writers = [writer("a"), writer("b")]
-    for one in writers:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in writers:
-        assert one.stdin is not None
-        one.stdin.write("x")
-        one.stdin.flush()
-
-    for one in writers:
-        one.communicate(timeout=120)
+    at_once(writers)
 
     assert [one.returncode for one in writers] == [0, 0]
     assert names(store) == ["0001_vllm-0.26.json"]
