@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from .experts import Routing, draw_routings, expert_weights, reference
+from .experts import Routing, draw_routings, expert_weights, mean_unique_experts, reference
 from .kimi import KIMI_K25, Shard
-from .timing import CpuClock, Workload, relative_error, rotate, wrong_if_above
+from .timing import CpuClock, Traffic, Workload, relative_error, rotate, wrong_if_above
 
 EXPERTS = 16
 """Experts held: 384 of them in float32 would need 8.4 GB a replicate. Two disjoint sets of 8, 176 MB each."""
@@ -16,6 +16,8 @@ CALLS = {1: 2}
 """Calls per sample by token count: one token walks through both sets; other counts take one call."""
 
 ERROR_LIMIT = 1e-5
+
+FLOAT32_BYTES = 4
 
 
 def _layer(x: Any, w13: Any, w2: Any, routing: Routing) -> Any:
@@ -43,21 +45,11 @@ def expert_mlp_cpu(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Work
     calls = CALLS.get(tokens, 1)
     routings = draw_routings(tokens, calls, experts=EXPERTS, top_k=shard.experts_per_token, seed=seed)
     x = torch.randn(tokens, shard.hidden, generator=torch.Generator().manual_seed(seed))
-
-    def check() -> str | None:
-        for routing in routings:
-            want = reference(x, routing, lambda expert: (w13[expert].double(), w2[expert].double()))
-            error = relative_error(_layer(x, w13, w2, routing), want)
-            if wrong := wrong_if_above(error, ERROR_LIMIT, "expert MLP"):
-                return wrong
-
-        return None
-
     return Workload(
         burst=rotate([partial(_layer, x, w13, w2, routing) for routing in routings]),
         calls=calls,
         clock=CpuClock(),
-        check=check,
+        check=partial(_wrong, x, w13, w2, routings),
         contract={
             "clock": "perf_counter",
             "mode": "eager",
@@ -70,6 +62,26 @@ def expert_mlp_cpu(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Work
             "seed": seed,
         },
         facts={"threads": torch.get_num_threads()},
+        traffic=_traffic(shard, tokens, routings),
+    )
+
+
+def _wrong(x: Any, w13: Any, w2: Any, routings: list[Routing]) -> str | None:
+    for routing in routings:
+        want = reference(x, routing, lambda expert: (w13[expert].double(), w2[expert].double()))
+        error = relative_error(_layer(x, w13, w2, routing), want)
+        if wrong := wrong_if_above(error, ERROR_LIMIT, "expert MLP"):
+            return wrong
+
+    return None
+
+
+def _traffic(shard: Shard, tokens: int, routings: list[Routing]) -> Traffic:
+    """Weights of the experts that a call reads on average, in float32, and a multiply and an add for each of theirs."""
+    weights = 3 * shard.hidden * shard.expert_intermediate
+    return Traffic(
+        bytes=mean_unique_experts(routings) * weights * FLOAT32_BYTES,
+        flops=2.0 * weights * tokens * shard.experts_per_token,
     )
 
 

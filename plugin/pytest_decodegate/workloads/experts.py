@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,11 @@ class Routing:
 
     ids: torch.Tensor
     weights: torch.Tensor
+
+
+def mean_unique_experts(routings: Sequence[Routing]) -> float:
+    """Distinct experts that a call reads, on average over `routings`, one a call."""
+    return float(sum(routing.ids.unique().numel() for routing in routings) / len(routings))
 
 
 def draw_routings(tokens: int, count: int, *, experts: int, top_k: int, seed: int) -> list[Routing]:

@@ -1,14 +1,17 @@
-"""The rank's side of a measurement: open a workload, check it, take samples, close it."""
+"""The rank's side of a measurement: open a workload, check it, take samples, look at what ran, close it."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..gang.protocol import Function
     from ..metric import Json
-    from .timing import Workload
+    from .timing import Traffic, Workload
+
+HOT_SAMPLES = 20
 
 _open: dict[str, Workload] = {}
 
@@ -20,13 +23,29 @@ class Opened:
     wrong: str | None
     contract: dict[str, Json] = field(default_factory=dict)
     facts: dict[str, Json] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a rank found beside the samples, each None where the workload has no such thing.
+
+    memory_bytes_s: what the device's memory can do, measured in the same process. hot_s: seconds per call with the data
+    in the cache. own_s: seconds of the rank's own part, round by round.
+    """
+
+    memory_bytes_s: float | None
+    hot_s: float | None
+    own_s: list[float] | None
 
 
 def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened:
     """Build the workload `factory(**params)` under `key` and check its numbers; timing comes later."""
-    workload: Workload = factory.resolve()(**params)
+    from .slowdown import slowed
+
+    workload: Workload = slowed(key, factory.resolve()(**params))
     _open[key] = workload
-    return Opened(workload.check(), workload.contract, workload.facts)
+    return Opened(workload.check(), workload.contract, workload.facts, workload.traffic)
 
 
 def take_samples(key: str, count: int) -> list[float]:
@@ -35,16 +54,51 @@ def take_samples(key: str, count: int) -> list[float]:
     return [workload.sample() for _ in range(count)]
 
 
+def kernels(key: str) -> dict[str, int | float]:
+    """Launches per call by kernel name, of one more burst under the profiler. All ranks do it together."""
+    from .kernels import launched
+
+    workload = _open[key]
+    workload.align()
+    return launched(workload.burst, workload.calls, _device(workload))
+
+
+def examine(key: str) -> Examined:
+    """What memory can do, what the cache would serve, and how long the rank needs by itself; all ranks together."""
+    from .canary import memory_bytes_s
+
+    workload = _open[key]
+    return Examined(
+        memory_bytes_s(_device(workload)) if workload.traffic else None,
+        _hot_seconds(workload),
+        workload.own_part() if workload.own_part else None,
+    )
+
+
+def _hot_seconds(workload: Workload) -> float | None:
+    if workload.hot is None:
+        return None
+
+    burst = workload.hot()
+    workload.sample(burst)  # fills the cache
+    return statistics.median(workload.sample(burst) for _ in range(HOT_SAMPLES))
+
+
+def _device(workload: Workload) -> str:
+    return "cuda" if workload.contract.get("clock") == "cuda_event" else "cpu"
+
+
 def close_workload(key: str) -> None:
     """Drop the workload and what it holds on the device. CUDA graphs go before anything they captured."""
     import gc
 
     _open.pop(key, None)
     gc.collect()
-    _empty_device_cache()
+    empty_device_cache()
 
 
-def _empty_device_cache() -> None:
+def empty_device_cache() -> None:
+    """Give back to the driver what torch holds on the device but no tensor uses: other ranks may need it."""
     import sys
 
     # Only a workload that used torch can hold device memory; do not import it for one that did not.

@@ -14,7 +14,8 @@ Burst = Callable[[], object]
 """Does its calls and returns when they are launched (or, on a CPU, done); what it returns is not looked at."""
 
 ALIGN_CYCLES = 400_000
-"""Length of the device-side sleep before a collective, in SM cycles: 0.2 ms at 2 GHz, so every rank has launched."""
+"""Length of the device-side sleep before the interval, in SM cycles: 0.2 ms at 2 GHz. By then every rank has launched
+its collective, and the host a graph of hundreds of nodes, for which it takes tens of us."""
 
 CAPTURE_WARMUPS = 3
 
@@ -40,13 +41,15 @@ class CudaClock:
     """CUDA events on the current stream around the burst; the device is idle before and after.
 
     sleep_cycles: SM cycles that the device spins between the host's first launch and the start event, so that the
-    launches of all ranks are queued when the interval begins.
+    launches of all ranks are queued when the interval begins. prelude: runs after that, before the start event: a small
+    collective here lets no rank begin before all are there.
     """
 
-    def __init__(self, sleep_cycles: int = 0) -> None:
+    def __init__(self, sleep_cycles: int = 0, prelude: Burst | None = None) -> None:
         import torch
 
         self._sleep_cycles = sleep_cycles
+        self._prelude = prelude
         self._start = torch.cuda.Event(enable_timing=True)
         self._stop = torch.cuda.Event(enable_timing=True)
 
@@ -56,12 +59,22 @@ class CudaClock:
 
         if self._sleep_cycles:
             torch.cuda._sleep(self._sleep_cycles)
+        if self._prelude:
+            self._prelude()
 
         self._start.record()
         burst()
         self._stop.record()
         self._stop.synchronize()
         return float(self._start.elapsed_time(self._stop)) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one call must at least do: `bytes` moved from and to memory when nothing is cached, and `flops`."""
+
+    bytes: float
+    flops: float
 
 
 @dataclass(slots=True)
@@ -71,8 +84,12 @@ class Workload:
     burst: does `calls` calls, on rotated buffers.
     check: runs the same calls on known data; None if the numbers are right, else a sentence that says what is wrong.
     align: brings all ranks to the same point before a sample.
-    contract: how the time is taken; becomes part of the metric's identity.
+    contract: how the time is taken; becomes part of the metric's identity. "cache": "cold" promises that a call reads
+    from memory: a time below what `traffic` takes is then refused.
     facts: what was seen while setting up; reported, not compared.
+    traffic: of one call, None where it means nothing.
+    hot: builds the burst of `calls` calls that find in the cache what `burst` reads from memory.
+    own_part: seconds, round by round, that this rank needs for local work which is the same on all ranks.
     """
 
     burst: Burst
@@ -82,11 +99,14 @@ class Workload:
     contract: dict[str, Json]
     align: Callable[[], None] = lambda: None
     facts: dict[str, Json] = field(default_factory=dict)
+    traffic: Traffic | None = None
+    hot: Callable[[], Burst] | None = None
+    own_part: Callable[[], list[float]] | None = None
 
-    def sample(self) -> float:
-        """Seconds per call of one burst on this rank."""
+    def sample(self, burst: Burst | None = None) -> float:
+        """Seconds per call of one burst on this rank: of `burst`, which does as many calls, or the workload's own."""
         self.align()
-        return self.clock.seconds(self.burst) / self.calls
+        return self.clock.seconds(burst or self.burst) / self.calls
 
 
 def needs(module: str, what: str) -> None:

@@ -1,0 +1,107 @@
+"""Every kernel of the decode step but Marlin and the collectives, at the shapes of one rank of TP=8, in CUDA graphs.
+
+Sweeps over more batch sizes and other shards run with --perf-extended.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.perf import Perf
+from pytest_decodegate.workloads.attention import mla_decode
+from pytest_decodegate.workloads.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.workloads.kimi import KIMI_K25
+from pytest_decodegate.workloads.projections import projection
+from pytest_decodegate.workloads.routing import argmax, moe_align, moe_sum, topk
+from pytest_decodegate.workloads.timing import Workload
+
+BATCHES = [1, 8, 64]
+MORE_BATCHES = [2, 4, 16, 32, 128]
+CONTEXTS = [1024, 8192, 32768]
+OTHER_SHARDS = [4, 2, 1]
+
+PROJECTIONS = list(KIMI_K25.shard(8).projections)
+SHARDED = [op for op in PROJECTIONS if op not in ("fused_qkv_a", "router_gate")]
+
+STREAMS = ("fused_qkv_a", "o_proj", "dense_gate_up", "dense_down", "lm_head")
+"""Projections that read 14 MB and more on a rank of TP=8: memory bounds them."""
+
+LATENCY_BAND = 0.05
+"""Kernels of 2 to 5 us are bound by launch and latency: a clock step or the placement of a buffer moves them by more
+than the 2 % that the longer ones hold. 5 % of 3 us, 61 times a step, is 9 us of 11 ms."""
+
+SMALL: dict[str, tuple[Callable[..., Workload], dict[str, Any]]] = {
+    "add_rms_norm": (add_rms_norm, {}),
+    "topk": (topk, {}),
+    "moe_align": (moe_align, {}),
+    "silu_mul_experts": (silu_mul, {"part": "experts"}),
+    "silu_mul_shared": (silu_mul, {"part": "shared"}),
+    "moe_sum": (moe_sum, {}),
+    "argmax": (argmax, {}),
+}
+
+batches = partial(pytest.mark.parametrize, "tokens", ids="m={}".format)
+
+
+def band(op: str) -> float | None:
+    """The metric's band: None is the default of kernels."""
+    return None if op in STREAMS else LATENCY_BAND
+
+
+def measure_projection(perf: Perf, op: str, tokens: int, tensor_parallel: int = 8) -> None:
+    """Gate one projection under the name op[m=tokens], or op[m=tokens,tp=N] at another shard than TP=8."""
+    shard = "" if tensor_parallel == 8 else f",tp={tensor_parallel}"
+    perf.needs_gpu(f"{op}; its numbers are tested on a CPU by plugin/tests")
+    metric = Metric.of(f"{op}[m={tokens}{shard}]", "kernel", tolerance=band(op))
+    perf.measure(metric, projection, op=op, tokens=tokens, tensor_parallel=tensor_parallel)
+
+
+# The decorator on top varies fastest: the batch sizes of one op share its weights.
+@pytest.mark.perf
+@batches(BATCHES)
+@pytest.mark.parametrize("op", PROJECTIONS)
+def test_projection(perf: Perf, op: str, tokens: int) -> None:
+    """The bf16 GEMMs: 4.54 GB of weights a step, of which fused_qkv_a is the largest stream at M=1."""
+    measure_projection(perf, op, tokens)
+
+
+@pytest.mark.perf(extended=True)
+@batches(MORE_BATCHES)
+@pytest.mark.parametrize("op", PROJECTIONS)
+def test_projection_more_batches(perf: Perf, op: str, tokens: int) -> None:
+    """Where the library changes its kernel between batch sizes: 16 to 17 is where the min-latency ones end."""
+    measure_projection(perf, op, tokens)
+
+
+@pytest.mark.perf(extended=True)
+@batches(BATCHES)
+@pytest.mark.parametrize("op", SHARDED)
+@pytest.mark.parametrize("tensor_parallel", OTHER_SHARDS, ids="tp={}".format)
+def test_projection_other_shards(perf: Perf, op: str, tokens: int, tensor_parallel: int) -> None:
+    """The shapes of a rank of TP=4, 2 and 1; the replicated ones are the same for all."""
+    measure_projection(perf, op, tokens, tensor_parallel)
+
+
+@pytest.mark.perf
+@batches(BATCHES)
+@pytest.mark.parametrize("op", SMALL)
+def test_small_op(perf: Perf, op: str, tokens: int) -> None:
+    """Norm, activation, routing and sampling: some 420 launches a step that move next to nothing."""
+    perf.needs_gpu(f"{op}; its numbers are tested on a CPU where vLLM has it there")
+    workload, params = SMALL[op]
+    metric = Metric.of(f"{op}[m={tokens}]", "kernel", tolerance=LATENCY_BAND)
+    perf.measure(metric, workload, tokens=tokens, **params)
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("context", CONTEXTS, ids="context={}".format)
+@batches(BATCHES)
+def test_mla_decode(perf: Perf, tokens: int, context: int) -> None:
+    """MLA decode by vLLM's backend for the GPU, or by the one that --perf-pin attention=NAME asks for."""
+    perf.needs_gpu("MLA decode; its numbers are tested on a CPU with vLLM's CPU_MLA")
+    tolerance = LATENCY_BAND if tokens == 1 else None
+    metric = Metric.of(f"mla_decode[m={tokens},context={context}]", "kernel", tolerance=tolerance)
+    perf.measure(metric, mla_decode, tokens=tokens, context=context, backend=perf.pin("attention"))

@@ -1,0 +1,59 @@
+"""Which kernels a burst really launches, read by the profiler in a pass of its own that times nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from .timing import Burst
+
+_ANONYMOUS = "(anonymous namespace)"
+_RETURN_TYPE = "void "
+
+
+def launched(burst: Burst, calls: int, device: str) -> dict[str, int | float]:
+    """Launches per call by kernel name, sorted; on a CPU the operators that the burst calls itself.
+
+    burst: does `calls` calls. device: "cuda" or "cpu". Every rank must do it together where the burst communicates.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device == "cuda"
+    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+    # There is one cycle only; without acc_events torch warns that it would keep no other.
+    with profile(activities=[activity], acc_events=True) as profiler:
+        burst()
+        if cuda:
+            torch.cuda.synchronize()
+
+    counts = Counter(map(short_name, _on_device(profiler) if cuda else _operators(profiler)))
+    return {name: _per_call(counts[name], calls) for name in sorted(counts)}
+
+
+def short_name(name: str) -> str:
+    """A demangled kernel name without its return type and arguments; template arguments stay, they pick the kernel."""
+    depth = 0
+    for index, letter in enumerate(name):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0 and not name.startswith(_ANONYMOUS, index):
+            name = name[:index]
+            break
+
+    return name.removeprefix(_RETURN_TYPE).strip()
+
+
+def _on_device(profiler: Any) -> Iterator[str]:
+    from torch.autograd import DeviceType
+
+    yield from (event.name for event in profiler.events() if event.device_type == DeviceType.CUDA)
+
+
+def _operators(profiler: Any) -> Iterator[str]:
+    yield from (event.name for event in profiler.events() if event.cpu_parent is None)
+
+
+def _per_call(count: int, calls: int) -> int | float:
+    """A whole number where it is one: launches that the calls share are fractions."""
+    return count // calls if count % calls == 0 else round(count / calls, 3)

@@ -1,0 +1,93 @@
+"""Norm and activation: checks that see wrong numbers, and the calls against released wheels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import fake_vllm
+import pytest
+import wheels
+
+from pytest_decodegate.errors import BadInput
+from pytest_decodegate.workloads.elementwise import add_rms_norm, silu_mul
+
+torch = pytest.importorskip("torch", reason="workloads run on torch")
+
+
+def norm(x: Any, residual: Any, weight: Any, epsilon: float, *, forgets_residual: bool = False) -> None:
+    """fused_add_rms_norm in plain torch."""
+    total = x.float() + residual.float()
+    if not forgets_residual:
+        residual.copy_(total)
+
+    x.copy_(total * (total.square().mean(dim=1, keepdim=True) + epsilon).rsqrt() * weight.float())
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **ops: Any) -> None:
+    fake_vllm.install(monkeypatch, {"vllm._custom_ops": ops})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_a_right_norm_passes_however_often_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fused_add_rms_norm=norm)
+    made = add_rms_norm(4)
+    made.burst()
+    assert made.check() is None
+    assert made.contract["backend"] == "vllm.fused_add_rms_norm"
+
+
+def test_a_norm_stays_finite_when_it_runs_on_its_own_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    last: list[Any] = []
+
+    def noted(x: Any, residual: Any, weight: Any, epsilon: float) -> None:
+        norm(x, residual, weight, epsilon)
+        last[:] = [x, residual]
+
+    install(monkeypatch, fused_add_rms_norm=noted)
+    made = add_rms_norm(1)
+    for _ in range(2000):
+        made.burst()
+
+    assert all(bool(tensor.isfinite().all()) for tensor in last)
+
+
+def test_a_norm_that_leaves_the_residual_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fused_add_rms_norm=lambda *args: norm(*args, forgets_residual=True))
+    assert "the residual of add_rms_norm: relative error" in (add_rms_norm(2).check() or "")
+
+
+def test_gate_and_up_the_wrong_way_round_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def swapped(output: Any, x: Any) -> None:
+        gate, up = x.float().chunk(2, dim=1)
+        output.copy_(torch.nn.functional.silu(up) * gate)
+
+    install(monkeypatch)
+    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(silu_and_mul=swapped), raising=False)
+    assert "silu_mul_experts: relative error" in (silu_mul("experts", 2).check() or "")
+
+
+@pytest.mark.parametrize(
+    ("part", "tensor_parallel", "shape"),
+    [("experts", 8, [24, 512]), ("shared", 8, [3, 512]), ("dense", 8, [3, 4608]), ("experts", 2, [24, 2048])],
+)
+def test_activations_have_the_shapes_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, part: str, tensor_parallel: int, shape: list[int]
+) -> None:
+    install(monkeypatch)
+    assert silu_mul(part, 3, tensor_parallel).contract["shape"] == shape
+
+
+def test_a_part_that_the_step_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    with pytest.raises(BadInput, match="no part 'head' of the step; use one of experts, shared, dense"):
+        silu_mul("head", 1)
+
+
+@pytest.mark.parametrize("version", wheels.VERSIONS)
+def test_released_wheels_have_what_is_called(version: str) -> None:
+    ops = wheels.source(version, "vllm/_custom_ops.py")
+    arguments = wheels.signature(ops, "fused_add_rms_norm").bind("x", "residual", "weight", 1e-5).arguments
+    assert list(arguments) == ["input", "residual", "weight", "epsilon"]
+    activation = wheels.source(version, "vllm/model_executor/layers/activation.py")
+    assert "self.op = torch.ops._C.silu_and_mul\n" in activation

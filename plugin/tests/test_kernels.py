@@ -1,0 +1,55 @@
+"""Names of what ran, and the memory canary, on the CPU; on a GPU the same code sees kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_decodegate.workloads.canary import memory_bytes_s
+from pytest_decodegate.workloads.kernels import launched, short_name
+from pytest_decodegate.workloads.timing import rotate
+
+torch = pytest.importorskip("torch", reason="workloads run on torch")
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+        ),
+        (
+            "void at::native::fill_kernel<4, at::native::Fill<float>, std::array<char*, 1ul> >(int, char*)",
+            "at::native::fill_kernel<4, at::native::Fill<float>, std::array<char*, 1ul> >",
+        ),
+        (
+            "void at::native::(anonymous namespace)::softmax<float, (int)4>(float*, int)",
+            "at::native::(anonymous namespace)::softmax<float, (int)4>",
+        ),
+        ("_fwd_grouped_kernel_stage1", "_fwd_grouped_kernel_stage1"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
+        ("", ""),
+    ],
+)
+def test_a_name_keeps_what_picks_the_kernel(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+def test_launches_are_counted_per_call() -> None:
+    x = torch.ones(4, 4)
+    burst = rotate([lambda: torch.mm(x, x).add_(1), lambda: torch.mm(x, x)])
+    assert launched(burst, 2, "cpu") == {"aten::add_": 0.5, "aten::mm": 1}
+
+
+def test_the_memory_of_this_machine_has_a_speed() -> None:
+    # From a slow phone to ten times the fastest accelerator: only a wrong unit or a broken clock is outside.
+    assert 1e8 < memory_bytes_s("cpu") < 1e14
+    assert memory_bytes_s("cpu") == memory_bytes_s("cpu"), "measured once per process"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: kernels and HBM are seen on one")
+def test_on_a_gpu_kernels_and_memory_are_seen() -> None:
+    x = torch.ones(256, 256, device="cuda")
+    names = launched(lambda: torch.mm(x, x), 1, "cuda")
+    assert any("gemm" in name.lower() or "nvjet" in name for name in names)
+    assert 1e11 < memory_bytes_s("cuda") < 1e14
