@@ -6,7 +6,6 @@ import pytest
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads import rank
-from pytest_decodegate.workloads.collectives import allreduce
 from pytest_decodegate.workloads.expert_mlp import expert_mlp_cpu
 from pytest_decodegate.workloads.experts import draw_routings, quantise, reference
 from pytest_decodegate.workloads.timing import CpuClock, Workload, needs, relative_error, rotate, wrong_if_above
@@ -94,11 +93,6 @@ def test_rotation_makes_every_call_once_in_order() -> None:
     assert made == [1, 2]
 
 
-def test_allreduce_refuses_an_unknown_mode() -> None:
-    with pytest.raises(ValueError, match="unknown mode 'smoke signals'"):
-        allreduce("smoke signals")
-
-
 def wrong_workload() -> Workload:
     return Workload(lambda: None, 1, CpuClock(), lambda: "seven is not eight", {"clock": "perf_counter"})
 
@@ -112,3 +106,18 @@ def test_the_rank_checks_on_opening_samples_and_forgets() -> None:
     rank.close_workload("wrong")
     with pytest.raises(KeyError):
         rank.take_samples("wrong", 1)
+
+
+def test_what_a_rank_examines_beside_the_samples() -> None:
+    workload = expert_mlp_cpu(tokens=1)
+    rank._open["examined"] = workload
+    found = rank.examine("examined")
+    launches = rank.kernels("examined")
+    rank.close_workload("examined")
+
+    assert workload.traffic is not None
+    assert workload.traffic.bytes == 8 * 3 * 7168 * 256 * 4
+    assert workload.traffic.flops == 2 * 3 * 7168 * 256 * 8
+    assert found.memory_bytes_s is not None
+    assert (found.hot_s, found.own_s) == (None, None)
+    assert launches["aten::matmul"] == 16, "two GEMMs for each of eight experts"
