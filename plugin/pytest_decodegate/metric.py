@@ -12,10 +12,10 @@ from .errors import BadInput
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Better = Literal["lower", "higher"]
-Kind = Literal["kernel", "collective", "serving", "cpu"]
+Kind = Literal["kernel", "collective", "serving", "cpu", "quality"]
 Level = Literal["process", "gang", "window", "server", "published"]
 
-UNITS: Mapping[str, Better] = {"s": "lower", "tok/s": "higher", "B/s": "higher"}
+UNITS: Mapping[str, Better] = {"s": "lower", "tok/s": "higher", "B/s": "higher", "%": "higher"}
 """Units a metric may have, and which way is better in each."""
 
 DEFAULT_TOLERANCE: Mapping[Kind, float] = {
@@ -23,8 +23,14 @@ DEFAULT_TOLERANCE: Mapping[Kind, float] = {
     "collective": 0.05,
     "serving": 0.03,
     "cpu": 0.50,
+    "quality": 0.02,
 }
-"""Tolerance band by kind of metric, as a fraction. "cpu" is the stand-in without a GPU, on shared cores."""
+"""Tolerance band by kind of metric, as a fraction. "cpu" is the stand-in without a GPU, on shared cores; "quality" is
+no time at all: how far answers agree, judged by the rule of gate.quality."""
+
+FOLLOWS_STACK = ("kernels", "backend", "nccl_algorithm", "nccl_protocol", "nccl_channels")
+"""Fields of a contract that say what really ran. An upgrade may change them on purpose: then they are named and the
+time decides. With nothing changed, a different kernel is another measurement."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.=,/\[\]-]*")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
@@ -117,6 +123,15 @@ class Replicate:
             self._refuse_samples()
 
         object.__setattr__(self, "value", middle(ordered))
+
+    @classmethod
+    def known(cls, samples: tuple[float, ...], facts: Mapping[str, Json], value: float) -> Replicate:
+        """A replicate whose samples are checked and whose median `value` is known: files hold half a million."""
+        one = object.__new__(cls)
+        object.__setattr__(one, "samples", samples)
+        object.__setattr__(one, "facts", facts)
+        object.__setattr__(one, "value", value)
+        return one
 
     def _refuse_samples(self) -> None:
         for index, sample in enumerate(self.samples):

@@ -101,7 +101,7 @@ def test_published_figures_are_listed_as_such(root: Path, decodegate: Run) -> No
     put(root, replace(baseline(1, point), published="a paper"))
     head, _, row = decodegate().splitlines()
 
-    assert head.endswith("0001_stack.json: stack, published: a paper")
+    assert head.endswith("0001_stack.json: published: a paper")
     assert row.split()[2:] == ["us", "1", "1", "-", "-", "2", "%", "the", "band", "alone"]
 
 
@@ -151,7 +151,7 @@ def test_prune_takes_what_matches(
         ),
         (["prune", "FILE", "--metric", "*"], "nothing would be left; delete the file instead, with a commit that says"),
         (["prune", "FILE", "--session", "s1", "--why", " "], "--why: a reason is kept in the file, and an empty one"),
-        (["accept", "FILE", "--metric", "gem"], "no metric 'gem' with a session None; it holds the metrics gemm"),
+        (["accept", "FILE", "--metric", "gem"], "no metric 'gem'; it holds the metrics gemm"),
         (["accept", "FILE", "--metric", "gemm", "--since", "s9"], "no metric 'gemm' with a session 's9'"),
         (["merge", "FILE", "FILE"], "cannot be merged with itself"),
         (["merge", "FILE", "nowhere.json"], "nowhere.json: cannot be read: No such file"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.store import Store
 
 SCHEMA_1 = Path(__file__).parent / "data" / "schema_1.json"
+SHIPPED = Path(__file__).parents[2] / "baselines"
 
 
 @pytest.fixture
@@ -90,6 +93,39 @@ def test_github_action_benchmark_reads_every_file_we_write(folder: Path) -> None
             assert re.fullmatch(r"stddev: [\d.e-]+", one["range"])
 
 
+THEIRS = Path(os.environ.get("GITHUB_ACTION_BENCHMARK", "not-set"), "dist", "src", "extract.js")
+"""In a checkout of a release of benchmark-action/github-action-benchmark, which holds its modules too."""
+
+EXTRACT = """
+const {extractResult} = require(process.argv[1]);
+const read = (path) => extractResult({tool: "pytest", outputFilePath: path});
+Promise.all(process.argv.slice(2).map(read)).then((all) => console.log(JSON.stringify(all.map((one) => one.benches))));
+"""
+
+
+@pytest.mark.skipif(
+    not (THEIRS.is_file() and shutil.which("node")),
+    reason="their code is not on PyPI: set GITHUB_ACTION_BENCHMARK to a checkout of one of its releases, and have node",
+)
+def test_its_real_code_reads_what_the_test_above_says(folder: Path, tmp_path: Path) -> None:
+    files = sorted([*folder.glob("*.json"), *SHIPPED.glob("*/*.json")])
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"head_commit": {"id": "c0ffee", "message": "", "url": "", "author": {}}}))
+
+    done = subprocess.run(
+        ["node", "-e", EXTRACT, str(THEIRS.absolute()), *map(str, files)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GITHUB_EVENT_PATH": str(event)},
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for path, benches in zip(files, json.loads(done.stdout), strict=True):
+        said = [{key: one[key] for key in ("name", "value", "unit")} for one in benches]
+        assert said == [{key: one[key] for key in ("name", "value", "unit")} for one in github_action(path.read_text())]
+
+
 def test_github_action_sees_a_slowdown_as_one(folder: Path) -> None:
     """It takes `ops` as bigger-is-better and alerts on previous / current."""
     store = Store(folder.parent)
@@ -115,7 +151,7 @@ TESTS = """
         level, contract, facts = "process", {"clock": "made_up"}, {}
 
         def __init__(self, wrong=None, broken=()):
-            self.wrong, self.broken = wrong, list(broken)
+            self.wrong, self.broken, self.notes = wrong, list(broken), []
 
         def take(self, count):
             return [Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count)]

@@ -14,6 +14,7 @@ import pytest
 from pytest_benchmark.stats import Stats
 
 from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.reader import parse
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.machine.provenance import Provenance
@@ -101,3 +102,14 @@ def test_pytest_benchmark_compare_shows_a_slowdown_as_a_slowdown(outside: Path) 
         "decode[c=8] (0001_old)": "1.0",
         "decode[c=8] (0002_new)": "1.05",
     }
+
+
+def test_an_edit_keeps_the_python_that_recorded_it(outside: Path) -> None:
+    some = baseline(78.1, 82.4)
+    recorded = written(replace(some, provenance=replace(some.provenance, stack={"python": "3.12.3"})))
+    assert recorded["machine_info"]["python_version"] == "3.12.3"
+
+    recorded["machine_info"] |= {"python_version": "3.12.9", "machine": "aarch64", "others": {"key": 1}}
+    info = written(parse(Path("b.json"), json.dumps(recorded).encode()))["machine_info"]
+    assert (info["python_version"], info["machine"]) == ("3.12.9", "aarch64")
+    assert info["system"] == recorded["machine_info"]["system"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_decodegate.cli import main
+from pytest_decodegate.cli import BAD_INPUT, main
 
 
 def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,5 +60,5 @@ def test_unusable_words_are_explained_by_the_parser(arguments: list[str], capsys
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
 
-    assert stopped.value.code == 2
+    assert stopped.value.code == BAD_INPUT
     assert "usage: decodegate" in capsys.readouterr().err

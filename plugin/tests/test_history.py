@@ -200,6 +200,15 @@ def test_the_command_gives_strict_json(root: Path, capsys: pytest.CaptureFixture
     assert one["newest"]["unexpected"] is False
 
 
+def test_a_published_figure_has_no_date(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    point = replace(session(0, 1e-5), level="published", replicates=(), point=1e-5)
+    put(root, replace(baseline(3, point), published="a paper"))
+
+    row = next(line for line in history(capsys, "gemm").splitlines() if "0003_" in line)
+
+    assert row.split()[:4] == ["a", "1", "-", "0003_stack.json"]
+
+
 def test_a_change_that_nothing_stored_explains_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

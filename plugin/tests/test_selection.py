@@ -242,7 +242,7 @@ def test_auto_compares_with_the_stack_before_a_declared_change(
         from pytest_decodegate.metric import Metric, Replicate
 
         class Source:
-            level, wrong, broken, contract, facts = "process", None, [], {}, {}
+            level, wrong, broken, notes, contract, facts = "process", None, [], [], {}, {}
 
             def take(self, count):
                 scale = float(os.environ["SCALE"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import BadInput
 from ..metric import Json, Replicate
-from .schema import SCHEMA, Baseline, Session, StoredMetric
+from .schema import RECORDER, SCHEMA, Baseline, Session, StoredMetric
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
 
@@ -50,14 +50,15 @@ def dumps(baseline: Baseline) -> bytes:
 
 def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
     """What stays the same from run to run: readers compare all of it, and warn at every difference."""
-    machine = baseline.provenance.machine
+    machine, stack = baseline.provenance.machine, baseline.provenance.stack
+    here: Mapping[str, Json] = {name: getattr(platform, name)() for name in RECORDER}
+    measured = {"python_version": stack["python"]} if "python" in stack else {}
     return {
         "node": baseline.machine_class,
-        "processor": platform.processor(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "python_implementation": platform.python_implementation(),
-        "python_version": platform.python_version(),
+        **here,
+        # The ranks may run under another Python than pytest, and a file may be edited under a third one.
+        **measured,
+        **baseline.recorder,
         "cpu": {"brand_raw": machine.get("cpu", "unknown")},
         "gpus": machine.get("gpus", []),
     }

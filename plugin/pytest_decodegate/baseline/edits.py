@@ -52,7 +52,8 @@ def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline
         if since is None or any(session.id == since for session in stored.sessions)
     }
     if not chosen:
-        raise BadInput(f"{baseline.path}: no metric {metric!r} with a session {since!r}; {_inventory(baseline)}")
+        asked = f"{metric!r}" if since is None else f"{metric!r} with a session {since!r}"
+        raise BadInput(f"{baseline.path}: no metric {asked}; {_inventory(baseline)}")
 
     told = ", ".join(f"{name} since {stored.accepted}" for name, stored in chosen.items())
     return replace(baseline, metrics={**baseline.metrics, **chosen}), f"accepted the level of {told}"

@@ -14,6 +14,9 @@ from ..metric import Json, Level, Metric, Replicate
 SCHEMA = 2
 """Version of the `decodegate` object; `migrate` knows older ones, and a newer one is refused, never guessed at."""
 
+RECORDER = ("processor", "machine", "system", "python_implementation", "python_version")
+"""Fields of pytest-benchmark's `machine_info` that an edit of the file, maybe on another machine, must not change."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
@@ -47,7 +50,7 @@ class Session:
     @property
     def values(self) -> tuple[float, ...]:
         """Process values, one per replicate, in the metric's unit; of a published session its point."""
-        return tuple(replicate.value for replicate in self.replicates) if self.point is None else (self.point,)
+        return tuple([replicate.value for replicate in self.replicates]) if self.point is None else (self.point,)
 
     @property
     def samples(self) -> list[float]:
@@ -77,6 +80,9 @@ class StoredMetric:
     @property
     def current(self) -> tuple[Session, ...]:
         """The sessions that a run is gated against; older ones are history."""
+        if self.accepted is None:
+            return self.sessions
+
         ids = [session.id for session in self.sessions]
         return self.sessions[ids.index(self.accepted) :] if self.accepted in ids else self.sessions
 
@@ -93,6 +99,7 @@ class Baseline:
 
     log: edits other than recordings, oldest first.
     published: where the figures come from if they are published ones; "" in a file that was recorded.
+    recorder: platform and Python that recorded it, as pytest-benchmark names these; empty until it is written.
     """
 
     path: Path
@@ -102,6 +109,7 @@ class Baseline:
     metrics: Mapping[str, StoredMetric]
     log: tuple[LogEntry, ...] = ()
     published: str = ""
+    recorder: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def newest(self) -> Session | None:

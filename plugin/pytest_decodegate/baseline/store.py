@@ -120,6 +120,21 @@ class Store:
 
         return baseline.path
 
+    def add(self, baseline: Baseline) -> Path:
+        """Write `baseline` as a new NNNN_label.json of its machine class; returns where, which is not its own path.
+
+        Raises BadInput as `record` does, and if a file there holds a session of it already.
+        """
+        with self._locked(self.folder(baseline.machine_class)):
+            for one in self.load_all(baseline.machine_class):
+                if _holds_session(one, baseline):
+                    raise BadInput(f"{one.path}: holds these sessions already; remove the file to import them again")
+
+            path = self._next_path(baseline.machine_class, baseline.label)
+            _write(replace(baseline, path=path))
+
+        return path
+
     def edit(self, path: Path, change: Edit, *, who: str, why: str) -> str:
         """Apply `change` to the file `path` and log it there; returns what was done, in words.
 
@@ -215,6 +230,12 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
 
     telemetry = {**provenance.telemetry, **measurement.facts}
     return Session(session_id, _now(), measurement.level, measurement.replicates, telemetry)
+
+
+def _holds_session(baseline: Baseline, other: Baseline) -> bool:
+    """Whether a metric of both has a session of one id in both."""
+    pairs = ((baseline.metrics[name], stored) for name, stored in other.metrics.items() if name in baseline.metrics)
+    return any({one.id for one in mine.sessions} & {one.id for one in its.sessions} for mine, its in pairs)
 
 
 def _measures(stored: StoredMetric, measurement: Measurement) -> bool:

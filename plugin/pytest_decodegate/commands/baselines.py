@@ -87,7 +87,7 @@ def _list(options: argparse.Namespace) -> int:
 def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
     from ..report.terminal import table
 
-    yield f"{baseline.path}: {baseline.label}, {_origin(baseline)}"
+    yield f"{baseline.path}: {_origin(baseline)}"
     rows = [_row(stored, _peers(baseline, stored), replicates) for stored in baseline.metrics.values()]
     yield from (f"  {line}" for line in table([HEADER, *rows]))
     blind = [name for name, row in zip(baseline.metrics, rows, strict=True) if row[-1].endswith(BLIND)]
@@ -104,7 +104,8 @@ def _origin(baseline: Baseline) -> str:
     if baseline.published:
         return f"published: {baseline.published}"
 
-    return f"last recorded {baseline.newest.recorded[:16]}" if baseline.newest else "nothing recorded"
+    recorded = f"last recorded {baseline.newest.recorded[:16]}" if baseline.newest else "nothing recorded"
+    return f"{baseline.label}, {recorded}"
 
 
 def _row(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="compare stored baselines: change with interval and verdict per metric",
-        description="Exit status: 0 all passed, 1 something regressed, 2 something is inconclusive, confounded or "
-        "on one side only, 3 bad input.",
+        description="Exit status: 0 all passed, 1 something regressed (or answers got wrong), 2 something is "
+        "inconclusive, confounded or on one side only, 3 bad input.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
     parser.add_argument(

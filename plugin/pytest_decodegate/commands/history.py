@@ -92,7 +92,7 @@ def _rows(one: Series, points: Sequence[int], letters: str) -> Iterator[tuple[st
         yield (
             f"{'>' if index in points else ' '}{letters[index]}",
             str(index + 1),
-            point.session.recorded[:16].replace("T", " "),
+            "-" if point.session.point is not None else point.session.recorded[:16].replace("T", " "),
             point.baseline.path.name,
             point.session.id,
             format_value(point.value, point.metric.unit),

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from ..gate.advice import declaration
 from ..gate.quantity import format_band, rounded_up_band
 from ..gate.rules import MOST_SESSIONS, Comparison, Outcome, sessions_that_settle
+from ..machine.clocks import FIELD as CLOCK
 from ..machine.provenance import Difference
+from .standing import without_numbers
 
 
 def refused(fields: Sequence[Difference]) -> tuple[str, ...]:
@@ -25,10 +27,15 @@ def confounded(confounders: Sequence[Difference]) -> tuple[str, ...]:
     lines = []
     if names := dict.fromkeys(declaration(one) for one in confounders if one.declarable):
         lines.append(f"if that is the change under test, declare it: --change {','.join(names)}")
-    if fixed := dict.fromkeys(one.field for one in confounders if not one.declarable):
+    if fixed := dict.fromkeys(without_numbers(one.field) for one in confounders if not one.declarable):
         lines.append(f"this cannot be the change; to compare all the same: {' '.join(f'--allow {n}' for n in fixed)}")
 
     return tuple(lines)
+
+
+def other_clocks() -> tuple[str, ...]:
+    """The GPUs of the two sides ran at different clocks."""
+    return (f"record again with the clocks held where they were (`nvidia-smi -lgc`), or say --allow {CLOCK}",)
 
 
 def compared(outcome: Outcome, comparison: Comparison, tolerance: float) -> tuple[str, ...]:

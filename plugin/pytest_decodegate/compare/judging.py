@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..baseline.schema import Baseline, StoredMetric
+from ..gate import speculation
 from ..gate.noise import Peers, Sessions, others
 from ..gate.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
-from ..gate.verdict import Judgement, Verdict, beside_point, identity_differences, level_of, session_logs
+from ..gate.swaps import is_swap, told
+from ..gate.verdict import Judgement, Verdict, beside_point, by_answers, identity_differences, level_of, session_logs
+from ..machine.clocks import FIELD as CLOCK
+from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
-from ..metric import Kind
+from ..metric import Kind, Replicate
 from . import advice
 from .standing import MACHINE_CLASS, Found, Terms, silent, without_numbers
 
@@ -43,6 +47,7 @@ class Judge:
         fields = [one.difference.field for one in self.found]
         if self.terms.allowed:
             fields += [one.field for base, new in self._common for one in self._another(base, new)]
+            fields += [CLOCK for base, new in self._common if _clock_shift(base, new)]
 
         return self.terms.used(fields)
 
@@ -57,8 +62,19 @@ class Judge:
         if self._published:
             return self._confounded(_beside_point(self._bare(new, sides[1], changed), base, new))
 
+        if new.metric.kind == "quality":
+            return self._confounded(by_answers(self._bare(new, sides[1], changed), _replicates(new), base))
+
+        shift = _clock_shift(base, new)
+        if shift and self.terms.allow(CLOCK):
+            changed, shift = (*changed, f"{shift} (allowed)"), None
+
         comparison = compare_sessions(sides[1], sides[0], own, peers, new.metric.kind, ALPHA)
-        return self._confounded(self._weighed(new, sides, comparison, changed))
+        judgement = self._weighed(new, sides, comparison, changed)
+        if new.metric.kind == "serving" and (said := _speculation(base, new, comparison)):
+            judgement = replace(judgement, notes=said)
+
+        return self._confounded(judgement, shift)
 
     def _bare(self, new: StoredMetric, sessions: Sessions, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
@@ -98,16 +114,19 @@ class Judge:
             baseline=self.base.path,
             changed=changed,
             advice=advice.compared(outcome, comparison, metric.tolerance),
+            p_worse=comparison.p_worse if outcome == "REGRESSED" else None,
         )
 
-    def _confounded(self, judgement: Judgement) -> Judgement:
+    def _confounded(self, judgement: Judgement, shift: ClockShift | None = None) -> Judgement:
         """The judgement as it stands where something undeclared differs: the numbers are shown and decide nothing."""
-        if not self._confounders:
+        if not (self._confounders or shift):
             return judgement
 
-        reasons = tuple(map(str, self._confounders))
         return replace(
-            judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, advice=advice.confounded(self._confounders)
+            judgement,
+            verdict=Verdict.CONFOUNDED,
+            reasons=(*map(str, self._confounders), *([str(shift)] if shift else ())),
+            advice=(*advice.confounded(self._confounders), *(advice.other_clocks() if shift else ())),
         )
 
     def _identity(self, base: StoredMetric, new: StoredMetric) -> tuple[list[Difference], list[str]]:
@@ -118,6 +137,10 @@ class Judge:
             return refusals, notes
 
         for one in self._another(base, new):
+            if is_swap(one) and self._changed:
+                notes.extend(told([one]))
+                continue
+
             # A change between seconds and tokens per second is no number.
             if self.terms.allow(one.field) and one.field != "unit":
                 notes.append(f"{one} (allowed)")
@@ -165,6 +188,20 @@ class Judge:
     def _changed(self) -> tuple[str, ...]:
         spoken_of = (one for one in self.found if one.standing in ("declared", "allowed"))
         return tuple(f"{one.difference} ({one.standing})" for one in spoken_of)
+
+
+def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[str, ...]:
+    return speculation.notes(_replicates(new), base, math.expm1(comparison.change))
+
+
+def _clock_shift(base: StoredMetric, new: StoredMetric) -> ClockShift | None:
+    old, young = ([session.telemetry for session in side.current] for side in (base, new))
+    return clock_shift(old, young)
+
+
+def _replicates(stored: StoredMetric) -> list[Replicate]:
+    """All that gate."""
+    return [replicate for session in stored.current for replicate in session.replicates]
 
 
 def _beside_point(judgement: Judgement, base: StoredMetric, new: StoredMetric) -> Judgement:

@@ -54,9 +54,9 @@ class Compared:
 
     @property
     def status(self) -> int:
-        """Exit status: 1 something regressed, 2 something was not compared or not settled, 0 all passed."""
+        """Exit status: 1 something regressed or is wrong, 2 something was not compared or not settled, 0 all passed."""
         verdicts = {judgement.verdict for pair in self.pairs for judgement in pair.judgements}
-        if Verdict.REGRESSED in verdicts:
+        if verdicts & {Verdict.REGRESSED, Verdict.WRONG_RESULT}:
             return 1
 
         missing = self.alone or any(pair.only_base or pair.only_new for pair in self.pairs)

@@ -16,6 +16,14 @@ def wrong_result() -> tuple[str, ...]:
     return ("mend the result first: a faster wrong answer is no improvement",)
 
 
+def other_answers() -> tuple[str, ...]:
+    """The server answers otherwise than its baseline."""
+    return (
+        "find out which answers are right before its speed is looked at: a kernel, a format or the weights changed",
+        f"to accept the new answers of a new stack, record it without --perf-change: {_RECORD_ALL}",
+    )
+
+
 def invalid() -> tuple[str, ...]:
     """The measurement broke a rule."""
     return ("remove the cause and run again; more replicates of a broken measurement do not mend it",)
@@ -44,6 +52,14 @@ def confounded(
         lines.append(f"the name now stands for another measurement: record it again with {_RECORD_ALL}, or rename it")
 
     return tuple(lines)
+
+
+def other_clocks() -> tuple[str, ...]:
+    """The GPUs ran faster or slower than those of the baseline."""
+    return (
+        "let this host cool down, or hold the clock where it was (`nvidia-smi -lgc`), and run again",
+        f"if this is the clock from now on, record the host as it is: {_RECORD_ALL}",
+    )
 
 
 def compared(outcome: Outcome, comparison: Comparison, tolerance: float, changed: Sequence[str]) -> tuple[str, ...]:

@@ -22,10 +22,22 @@ Sessions: TypeAlias = Sequence[Sequence[float]]
 PRIOR_DF = 8.0
 """Weight of a prior, in degrees of freedom: power at +3 % rose from .46 to .73 at equal false alarms in simulation."""
 
-ASSUMED_SESSION_SD: Mapping[Kind, float] = {"kernel": 0.003, "collective": 0.010, "serving": 0.006, "cpu": 0.05}
+ASSUMED_SESSION_SD: Mapping[Kind, float] = {
+    "kernel": 0.003,
+    "collective": 0.010,
+    "serving": 0.006,
+    "cpu": 0.05,
+    "quality": 0.01,
+}
 """Session noise by kind, as a fraction: an assumption until a baseline holds A/A sessions, then it fades."""
 
-ASSUMED_PROCESS_SD: Mapping[Kind, float] = {"kernel": 0.003, "collective": 0.010, "serving": 0.010, "cpu": 0.05}
+ASSUMED_PROCESS_SD: Mapping[Kind, float] = {
+    "kernel": 0.003,
+    "collective": 0.010,
+    "serving": 0.010,
+    "cpu": 0.05,
+    "quality": 0.01,
+}
 """Process noise by kind, as a fraction: used only when neither the metric nor its peers have two processes."""
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 _SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
+    "%": ((1.0, "%"),),
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "tok/s": ((1.0, "tok/s"),),
     "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")),

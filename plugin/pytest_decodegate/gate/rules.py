@@ -10,11 +10,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from ..metric import Better, Kind
 from .noise import Noise, Peers, Sessions, mean, noise
-from .student import t_quantile
+from .student import t_quantile, t_upper_tail
 
 Outcome = Literal["PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"]
 
@@ -23,6 +23,19 @@ POCOCK_ALPHA: Mapping[int, float] = {1: 0.05, 2: 0.0294, 3: 0.0221}
 
 MOST_REPLICATES = 30
 MOST_SESSIONS = 10
+
+
+class Interval(Protocol):
+    """A log change with its interval, + is worse."""
+
+    @property
+    def change(self) -> float: ...  # noqa: D102 - described above
+
+    @property
+    def lo(self) -> float: ...  # noqa: D102 - as above
+
+    @property
+    def hi(self) -> float: ...  # noqa: D102 - as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +56,23 @@ class Comparison:
     half_width: float = field(init=False)
 
     def __post_init__(self) -> None:
+        error, df = self._error()
+        object.__setattr__(self, "half_width", t_quantile(1 - self.alpha / 2, df) * error)
+
+    def _error(self) -> tuple[float, float]:
+        """Standard error of the change, and its degrees of freedom."""
         new, base = self.new_counts, self.base_counts
         session = self.noise.session.value * (1 / len(new) + 1 / len(base))
         process = self.noise.process.value * (_inverse(new) + _inverse(base))
         total = session + process
         df = total**2 / (session**2 / self.noise.session.df + process**2 / self.noise.process.df)
-        object.__setattr__(self, "half_width", t_quantile(1 - self.alpha / 2, df) * math.sqrt(total))
+        return math.sqrt(total), df
+
+    @property
+    def p_worse(self) -> float:
+        """One-sided p of "not slower": below alpha / 2 exactly where `lo` is above 0."""
+        error, df = self._error()
+        return t_upper_tail(self.change / error, df)
 
     @property
     def lo(self) -> float:
@@ -115,7 +139,7 @@ def _joined(peers: Sequence[Sessions]) -> Peers:
     return sum(map(Peers.of, peers), start=Peers())
 
 
-def decide(comparison: Comparison, tolerance: float) -> Outcome:
+def decide(comparison: Interval, tolerance: float) -> Outcome:
     """The rule: being inside the band must be shown, and so must being worse."""
     band = math.log1p(tolerance)
     if comparison.change > band and comparison.lo > 0:

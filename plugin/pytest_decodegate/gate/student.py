@@ -1,8 +1,9 @@
-"""Quantiles of Student's t without scipy, whose import alone would take longer than most answers."""
+"""Student's t, its quantiles and its tail, without scipy, whose import alone would take longer than most answers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -29,6 +30,30 @@ def t_quantile(probability: float, df: float) -> float:
         return 0.0
 
     return _interpolated(probability, df) if df >= SMOOTH_DF else _solved(probability, df)
+
+
+def t_upper_tail(t: float, df: float) -> float:
+    """The probability that Student's t with `df` degrees of freedom lies above `t`."""
+    if t <= 0:
+        return 1 - t_upper_tail(-t, df) if t else 0.5
+    if math.isinf(t):
+        return 0.0
+
+    tail, _ = _tail(t, df, math.lgamma(df / 2) + math.lgamma(0.5) - math.lgamma((df + 1) / 2))
+    return max(0.0, tail)
+
+
+def half_width(terms: Sequence[tuple[float, float]], alpha: float = 0.05) -> float:
+    """Half of the two-sided interval of a sum of independent means, from the (variance, degrees of freedom) of each.
+
+    Degrees of freedom of the sum by Satterthwaite (Biometrics Bulletin 2(6), 1946); without any variance it is 0.
+    """
+    total = math.fsum(variance for variance, _ in terms)
+    if total == 0:
+        return 0.0
+
+    df = 1 / math.fsum((variance / total) ** 2 / df for variance, df in terms)
+    return t_quantile(1 - alpha / 2, df) * math.sqrt(total)
 
 
 def _interpolated(probability: float, df: float) -> float:

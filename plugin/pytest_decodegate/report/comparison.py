@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..baseline.schema import StoredMetric
 from ..compare.pairs import Alone, Compared, Pair
 from ..compare.standing import Found, without_numbers
 from ..gate.explain import explain
@@ -15,10 +16,8 @@ from ..machine.provenance import Difference
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
 
-CHANCE = 0.025
-"""Share of unchanged metrics whose interval lies above zero; being beyond the band as well is rarer."""
-
-LEAST_METRICS_FOR_CHANCE = 20
+SURE = 0.025
+"""One-sided level at which a regression holds: that of a single metric, whose interval of 95 % lies above zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +82,55 @@ def _alone(alone: Alone) -> Section:
 
 
 def _notes(pair: Pair) -> Iterator[str]:
-    yield from (f"{side.path}: published figures, {side.published}" for side in (pair.base, pair.new) if side.published)
+    yield from (
+        f"{side.path}: published figures, so the band alone decides and no interval is known; {side.published}"
+        for side in (pair.base, pair.new)
+        if side.published
+    )
     yield from differences(pair.found)
     if pair.only_base:
         yield f"only in the reference: {', '.join(pair.only_base)}"
     if pair.only_new:
         yield f"only in the new file: {', '.join(pair.only_new)}"
-    if len(pair.judgements) >= LEAST_METRICS_FOR_CHANCE:
-        count = len(pair.judgements)
-        yield f"{count} metrics: chance alone can show at most {CHANCE * count:.0f} of them as REGRESSED"
+    if same := [name for name, new in pair.new.metrics.items() if _is_itself(pair.base.metrics.get(name), new)]:
+        yield f"the same sessions on both sides, which show nothing: {', '.join(same)}"
+
+    yield from _asides(pair)
+    yield from _together(pair.judgements)
+
+
+def _is_itself(base: StoredMetric | None, new: StoredMetric) -> bool:
+    """Whether both sides hold one and the same recording: it equals itself, and proves no host or stack as good."""
+    return base is not None and new.level != "published" and base.current == new.current
+
+
+def _asides(pair: Pair) -> Iterator[str]:
+    """What is to be known of metrics that passed, and so are explained nowhere: another band, a swapped kernel."""
+    shared = sum(one.standing in ("declared", "allowed") for one in pair.found)
+    told: dict[str, list[str]] = {}
+    for one in pair.judgements:
+        if one.verdict.passes and (own := (*one.notes, *one.changed[shared:])):
+            for text in own:
+                told.setdefault(text, []).append(one.metric.name)
+
+    yield from (f"{text}: {', '.join(names)}" for text, names in told.items())
+
+
+def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
+    """How far the regressions hold when all metrics are looked at together: one of many is slower by chance."""
+    regressed = [one.p_worse for one in judgements if one.verdict is Verdict.REGRESSED and one.p_worse is not None]
+    count = sum(one.lo is not None for one in judgements)
+    if not regressed or count < 2:
+        return
+
+    from ..gate.paired import holm  # most comparisons show no regression
+
+    holds = sum(p < SURE for p in holm([*regressed, *[1.0] * (count - len(regressed))])[: len(regressed)])
+    rest = "" if holds == len(regressed) else "; the rest may be chance: record another session before you act on it"
+    yield (
+        f"{len(regressed)} of {count} metrics regressed; {holds} of them hold when all {count} are looked at together "
+        f"(Holm, {100 * SURE:g} % one-sided){rest}"
+    )
 
 
 def differences(found: Sequence[Found]) -> Iterator[str]:

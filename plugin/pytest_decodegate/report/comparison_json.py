@@ -68,6 +68,9 @@ def _metric(judgement: Judgement) -> Json:
         "hi": judgement.hi,
         "confidence": judgement.confidence,
         "sessions": {"reference": judgement.sessions, "new": judgement.new_sessions},
+        "p_worse": judgement.p_worse,
+        "changed": list(judgement.changed),
+        "notes": list(judgement.notes),
         "reasons": list(judgement.reasons),
         "advice": list(judgement.advice),
     }
