@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ import pynvml
 import pytest
 
 from pytest_decodegate.errors import BadInput, DecodegateError
-from pytest_decodegate.machine.fingerprint import Fingerprint, machine, provenance, visible_gpus
+from pytest_decodegate.machine.fingerprint import Fingerprint, machine, provenance
 from pytest_decodegate.machine.gpus import Gpu
 from pytest_decodegate.machine.host import read_host, short_cpu
 from pytest_decodegate.machine.nvml import Process, Sample, open_nvml, open_sensor
+from pytest_decodegate.machine.pcie import PcieLink
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.metric import Json
 
@@ -38,6 +40,8 @@ H200: Mapping[str, Any] = {
     "nvmlDeviceGetCurrPcieLinkGeneration": 1,
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetNvLinkState": lambda link: 1 if link < 18 else pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": lambda link: pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH,
+    "nvmlDeviceGetNvLinkVersion": lambda link: 4,
     "nvmlDeviceGetP2PStatus": lambda other, index: pynvml.NVML_P2P_STATUS_OK,
     "nvmlDeviceGetTopologyCommonAncestor": lambda other: pynvml.NVML_TOPOLOGY_SYSTEM,
     "nvmlDeviceGetMaxMigDeviceCount": 0,
@@ -129,7 +133,7 @@ def host_with(*gpus: FakeGpu, environ: Mapping[str, str] | None = None) -> Finge
     return machine(environ or {}, FakeNvml(*gpus))
 
 
-def uuids(gpus: list[Gpu]) -> list[int]:
+def uuids(gpus: Sequence[Gpu]) -> list[int]:
     return [gpu.index for gpu in gpus]
 
 
@@ -182,7 +186,8 @@ def test_a_driver_that_renames_the_gpu_keeps_its_class(name: str) -> None:
     [((10, 10), "PCIe-PIX"), ((10, 30), "PCIe-PHB"), ((40, 50), "PCIe-SYS"), ((20, 0), "PCIe-PXB")],
 )
 def test_the_longest_way_between_two_gpus_is_the_link(ancestors: tuple[int, int], link: str) -> None:
-    ways = iter([ancestors[0], ancestors[1], ancestors[0]])
+    # Three pairs, asked in the same order by everybody who asks.
+    ways = itertools.cycle([ancestors[0], ancestors[1], ancestors[0]])
     slow = {"nvmlDeviceGetTopologyCommonAncestor": lambda other: next(ways)}
     assert host_with(*(FakeGpu(place, BLACKWELL, slow) for place in (1, 2, 3))).link == link
 
@@ -200,8 +205,8 @@ def test_active_nvlinks_stand_in_where_peer_status_is_not_supported() -> None:
 
 def test_one_pair_without_nvlink_makes_the_link_pcie() -> None:
     def status(other: FakeGpu, index: int) -> int:
-        assert index == pynvml.NVML_P2P_CAPS_INDEX_NVLINK
-        return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED if other.place == 3 else pynvml.NVML_P2P_STATUS_OK)
+        missing = index == pynvml.NVML_P2P_CAPS_INDEX_NVLINK and other.place == 3
+        return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED if missing else pynvml.NVML_P2P_STATUS_OK)
 
     gpus = [FakeGpu(place, changes={"nvmlDeviceGetP2PStatus": status}) for place in (1, 2, 3)]
     assert host_with(*gpus).link == "PCIe-SYS"
@@ -223,11 +228,11 @@ def test_one_pair_without_nvlink_makes_the_link_pcie() -> None:
 )
 def test_visible_devices_are_honoured_in_their_order(setting: str, expected: list[int]) -> None:
     nvml = FakeNvml(FakeGpu(1), FakeGpu(2), FakeGpu(3))
-    assert uuids(visible_gpus({"CUDA_VISIBLE_DEVICES": setting}, nvml)) == expected
+    assert uuids(machine({"CUDA_VISIBLE_DEVICES": setting}, nvml).gpus) == expected
 
 
 def test_indices_follow_the_pci_bus_whatever_nvml_enumerates_first() -> None:
-    found = visible_gpus({}, FakeNvml(FakeGpu(7), FakeGpu(3)))
+    found = machine({}, FakeNvml(FakeGpu(7), FakeGpu(3))).gpus
     assert [gpu.bus_id for gpu in found] == ["00000000:03:00.0", "00000000:07:00.0"]
     assert uuids(found) == [0, 1]
 
@@ -244,7 +249,7 @@ def test_indices_follow_the_pci_bus_whatever_nvml_enumerates_first() -> None:
 )
 def test_a_gpu_that_is_not_there_is_refused_and_not_dropped(setting: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        visible_gpus({"CUDA_VISIBLE_DEVICES": setting}, FakeNvml(FakeGpu(1), FakeGpu(2)))
+        machine({"CUDA_VISIBLE_DEVICES": setting}, FakeNvml(FakeGpu(1), FakeGpu(2)))
 
 
 def test_a_mig_instance_is_one_gpu_with_its_own_name_and_memory() -> None:
@@ -438,10 +443,18 @@ def test_the_sensor_reads_in_units_and_names_reasons() -> None:
     gpu = FakeGpu(1)
     sensor = open_sensor(FakeNvml(gpu))
     assert sensor
-    assert sensor.sample(gpu.uuid) == Sample(1755, 3200, 41, 118.5, frozenset({"sw_power_cap"}))
+    assert sensor.sample(gpu.uuid) == Sample(1755, 3200, 41, 118.5, frozenset({"sw_power_cap"}), PcieLink(1, 16))
     assert sensor.used_mib(gpu.uuid) == 143000
     assert sensor.processes(gpu.uuid) == ()
     assert sensor.problems == ()
+
+
+def test_what_the_sensor_is_refused_again_and_again_is_kept_once() -> None:
+    gpu = FakeGpu(1, changes={"nvmlDeviceGetPowerUsage": pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)})
+    sensor = open_sensor(FakeNvml(gpu))
+    assert sensor
+    assert [sensor.sample(gpu.uuid).power_w for _ in range(3)] == [None] * 3
+    assert sensor.problems == (f"{gpu.uuid}: nvmlDeviceGetPowerUsage: Insufficient Permissions",)
 
 
 def test_a_driver_with_the_old_name_of_the_reasons_is_understood() -> None:
@@ -481,6 +494,7 @@ def test_unsupported_sensors_read_as_nothing() -> None:
             "nvmlDeviceGetPowerUsage",
             "nvmlDeviceGetCurrentClocksEventReasons",
             "nvmlDeviceGetCurrentClocksThrottleReasons",
+            "nvmlDeviceGetCurrPcieLinkGeneration",
             "nvmlDeviceGetMemoryInfo",
         ),
         NOT_SUPPORTED,

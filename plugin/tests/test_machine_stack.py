@@ -16,6 +16,7 @@ import pytest
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.machine import stack
+from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.metric import Json
 
 MAPS = """\
@@ -43,6 +44,62 @@ def test_a_library_that_is_really_mapped_is_found_and_can_be_opened_without_load
     (libc,) = stack.mapped_libraries(maps, re.compile(r"libc\.so\.6|libc-2\.\d+\.so"))
     assert stack.sha256(libc) == hashlib.sha256(Path(libc).read_bytes()).hexdigest()
     assert ctypes.CDLL(libc).getpid
+
+
+def test_files_that_nccl_reads_are_hashed_where_they_are(tmp_path: Path) -> None:
+    def write(name: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        return path
+
+    home, root = tmp_path / "home", tmp_path / "root"
+    assert stack.nccl_settings("", {}, home, root) == {}
+
+    write("home/.nccl.conf")
+    write("root/etc/nccl.conf")
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("home/.nccl.conf", "root/etc/nccl.conf")}
+    assert stack.nccl_settings("", {}, home, root) == {
+        "nccl_conf_sha256": hashes["home/.nccl.conf"],
+        "nccl_system_conf_sha256": hashes["root/etc/nccl.conf"],
+    }
+
+    environ = {
+        "NCCL_GRAPH_FILE": str(write("graph.xml")),
+        "NCCL_TOPO_FILE": str(tmp_path / "gone.xml"),
+        "NCCL_CONF_FILE": str(tmp_path),  # a folder
+    }
+    assert stack.nccl_settings("", environ, home, root) == {
+        "nccl_graph_file_sha256": hashlib.sha256(b"graph.xml").hexdigest(),
+        "nccl_topo_file_sha256": "missing",
+        "nccl_conf_sha256": "unreadable",  # and the user's own is not read
+        "nccl_system_conf_sha256": hashes["root/etc/nccl.conf"],
+    }
+
+
+def test_an_empty_variable_names_no_file(tmp_path: Path) -> None:
+    assert stack.nccl_settings("", {"NCCL_GRAPH_FILE": "", "NCCL_CONF_FILE": ""}, tmp_path, tmp_path) == {}
+
+
+def test_plugins_that_are_mapped_are_hashed_also_under_a_name_of_their_own(tmp_path: Path) -> None:
+    for name in ("libnccl-net-ofi.so", "libnccl-tuner.so.1", "libmine.so", "libother.so", "libnccl.so.2"):
+        (tmp_path / name).write_text(name)
+
+    lines = [f"7f10-7f20 r--p 00000000 fe:00 1 {path}\n" for path in sorted(tmp_path.iterdir())]
+    facts = stack.nccl_settings("".join(lines), {"NCCL_TUNER_PLUGIN": str(tmp_path / "libmine.so")}, tmp_path, tmp_path)
+    assert facts == {
+        "nccl_plugins": {
+            name: hashlib.sha256(name.encode()).hexdigest()
+            for name in ("libmine.so", "libnccl-net-ofi.so", "libnccl-tuner.so.1")
+        }
+    }
+
+
+def test_what_nccl_reads_belongs_to_nccl() -> None:
+    facts: dict[str, Json] = {"nccl_graph_file_sha256": "a", "nccl_plugins": {"libnccl-net.so": "b"}}
+    found = differences(Provenance({}, {}, {}), Provenance({}, facts, {}))
+    assert len(found) == 2
+    assert undeclared(found, parse_declared("nccl")) == ()
 
 
 def test_a_library_that_is_not_loaded_is_not_loaded_by_asking(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_decodegate.errors import DecodegateError
 from pytest_decodegate.machine.nvml import Process, Sample
+from pytest_decodegate.machine.pcie import PcieLink, Slot
 from pytest_decodegate.machine.watch import (
     GpuTally,
     Watch,
@@ -26,8 +27,10 @@ SLOW_SECONDS = 30
 NOBODY = 2**22 + 7  # above the largest pid of Linux
 
 
-def look(*reasons: str, sm_clock_mhz: int | None = 1755, power_w: float | None = 400.0) -> Sample:
-    return Sample(sm_clock_mhz, 3200, 60, power_w, frozenset(reasons))
+def look(
+    *reasons: str, sm_clock_mhz: int | None = 1755, power_w: float | None = 400.0, pcie: PcieLink | None = None
+) -> Sample:
+    return Sample(sm_clock_mhz, 3200, 60, power_w, frozenset(reasons), pcie)
 
 
 @dataclass
@@ -41,6 +44,7 @@ class FakeSensor:
     looks: int = 0
     reads: int = 0
     enough: threading.Event = field(default_factory=threading.Event)
+    problems: tuple[str, ...] = ()
 
     def sample(self, uuid: str) -> Sample:
         sample = self.samples[min(self.looks, len(self.samples) - 1)]
@@ -66,8 +70,8 @@ def all_use_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_decodegate.machine.watch._uses_cuda", lambda pid: True)
 
 
-def tally(*samples: Sample) -> GpuTally:
-    found = GpuTally("GPU 1 (GPU-ab)")
+def tally(*samples: Sample, slot: Slot | None = None) -> GpuTally:
+    found = GpuTally("GPU 1 (GPU-ab)", slot)
     for sample in samples:
         found.add(sample, (), ())
 
@@ -104,6 +108,32 @@ def test_sensors_that_are_missing_give_no_spread() -> None:
     facts = tally(look(sm_clock_mhz=None, power_w=None)).facts()
     assert facts["sm_clock_mhz"] is None
     assert facts["power_w"] is None
+
+
+def test_the_link_of_an_idle_gpu_does_not_count_and_the_fastest_under_load_does() -> None:
+    looks = [look("gpu_idle", pcie=PcieLink(5, 16)), *(look(pcie=PcieLink(gen, 8)) for gen in (1, 3, 3))]
+    found = tally(*looks, slot=Slot(1, "0000:65:00.0", PcieLink(5, 16)))
+    facts = found.facts()
+    assert (facts["bus_id"], facts["pcie"], facts["pcie_most"]) == ("0000:65:00.0", "gen 3 x8", "gen 5 x16")
+    (note,) = found.notes()
+    assert note.startswith("GPU 1 (GPU-ab): its PCIe link runs at gen 3 x8 under load, of gen 5 x16 that card and slot")
+
+
+def test_a_gpu_that_stayed_idle_says_nothing_of_its_link() -> None:
+    found = tally(*[look("gpu_idle", pcie=PcieLink(1, 16))] * 9, slot=Slot(1, "0000:65:00.0", PcieLink(5, 16)))
+    assert found.facts()["pcie"] is None
+    assert found.notes() == ()
+
+
+def test_the_watch_passes_the_notes_of_its_gpus_on() -> None:
+    sensor = FakeSensor(samples=[look(pcie=PcieLink(4, 16))], wanted=3)
+    slots = {"GPU-a": Slot(5, "0000:01:00.0", PcieLink(5, 16))}
+    with Watch(["GPU-a"], set, 0.001, sensor=sensor, slots=slots) as watch:
+        assert sensor.enough.wait(SLOW_SECONDS)
+
+    telemetry = watch.report()
+    assert telemetry.invalid == ()
+    assert [note.partition(":")[0] for note in telemetry.notes] == ["GPU 5 (GPU-a)"]
 
 
 @pytest.mark.usefixtures("all_use_cuda")
@@ -191,6 +221,14 @@ def test_a_gpu_that_could_not_be_watched_makes_the_measurement_invalid() -> None
     assert isinstance(gpus[0], dict)
     assert gpus[0]["samples"] == 0
     assert gpus[0]["sm_clock_mhz"] is None
+
+
+def test_what_nvml_refused_to_say_is_told() -> None:
+    refused = ("GPU-ab: nvmlDeviceGetCurrentClocksEventReasons: Insufficient Permissions",)
+    with Watch(["GPU-ab"], frozenset, period_seconds=3600, sensor=FakeSensor(problems=refused)) as watch:
+        pass
+
+    assert watch.report().facts["nvml_problems"] == list(refused)
 
 
 def test_own_pids_are_not_asked_while_nothing_runs() -> None:

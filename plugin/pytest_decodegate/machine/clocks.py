@@ -24,6 +24,7 @@ does not follow it."""
 class ClockShift:
     """The GPU whose sustained SM clock differs most, in MHz; others: further GPUs that differ by more than MOST_SHIFT.
 
+    gpu: its place among the GPUs of a run, from 0, because the two sides may hold other cards.
     capped: a power cap held the clock down on the side where it is lower.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from .host import Host, file_safe, read_host, short_cpu
 from .nvml import open_nvml
 from .provenance import Provenance, redact
 from .stack import REPORTED
+from .topology import Topology, read_topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Fingerprint:
     """A machine as seen by this process.
 
     link: "NVLink", "PCIe-SYS" ..., None below two GPUs. no_gpu_reason: why `gpus` is empty, "" otherwise.
-    problems: what NVML refused to say, other than "not supported".
+    problems: what NVML refused to say, other than "not supported". topology: how the GPUs are connected.
     """
 
     host: Host
@@ -32,6 +33,7 @@ class Fingerprint:
     driver: str | None = None
     no_gpu_reason: str = ""
     problems: tuple[str, ...] = ()
+    topology: Topology = field(default_factory=lambda: Topology(None, {}))
 
     @property
     def machine_class(self) -> str:
@@ -58,16 +60,11 @@ def machine(environ: Mapping[str, str] | None = None, nvml: Any = None, root: Pa
 
     setting = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
     try:
-        return _survey(host, binding, setting)
+        return _survey(host, binding, setting, root)
     except binding.NVMLError as error:
         raise DecodegateError(
             f"NVML failed while the GPUs were read ({error}); see what `nvidia-smi` says, a GPU may need a reset"
         ) from error
-
-
-def visible_gpus(environ: Mapping[str, str] | None = None, nvml: Any = None) -> list[Gpu]:
-    """The GPUs that a child with this environment would see, in its order (CUDA_DEVICE_ORDER=PCI_BUS_ID assumed)."""
-    return list(machine(environ, nvml).gpus)
 
 
 def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], environ: Mapping[str, str]) -> Provenance:
@@ -90,6 +87,7 @@ def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], enviro
         telemetry={
             # Cards of one SKU differ by 2-5 %, but a baseline tied to the card would end with the first repair.
             "gpus": [{"uuid": gpu.uuid, "bus_id": gpu.bus_id, "name": gpu.name, **gpu.telemetry} for gpu in gpus],
+            "topology": dict(fingerprint.topology.facts) or None,
             "no_gpu_reason": fingerprint.no_gpu_reason or None,
             "nvml_problems": list(fingerprint.problems),
             **{name: stack_facts[name] for name in REPORTED if name in stack_facts},
@@ -98,9 +96,10 @@ def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], enviro
     )
 
 
-def _survey(host: Host, nvml: Any, setting: str | None) -> Fingerprint:
+def _survey(host: Host, nvml: Any, setting: str | None, root: Path) -> Fingerprint:
     survey = Survey(nvml)
     seen = survey.visible(setting)
+    topology = read_topology(nvml, seen, survey.problems, root)
 
     return Fingerprint(
         host,
@@ -109,6 +108,7 @@ def _survey(host: Host, nvml: Any, setting: str | None) -> Fingerprint:
         driver=nvml.nvmlSystemGetDriverVersion(),
         no_gpu_reason="" if seen else survey.why_none(),
         problems=tuple(survey.problems),
+        topology=topology,
     )
 
 
@@ -118,5 +118,8 @@ def _installed_on_machine(fingerprint: Fingerprint) -> dict[str, Json]:
     if fingerprint.gpus:
         facts["driver"] = fingerprint.driver
         facts["vbios"] = [gpu.vbios for gpu in fingerprint.gpus]
+    if fingerprint.topology.p2p is not None:
+        # A driver upgrade may switch it off, and NCCL then goes through the host's memory: the driver answers for it.
+        facts["driver_p2p"] = fingerprint.topology.p2p
 
     return facts

@@ -13,7 +13,9 @@ from ..metric import Json
 from .nvml import Query
 
 _COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-_ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML_TOPOLOGY_* as nvidia-smi calls them: the nearest thing that two GPUs have in common."""
+
 _HIDE_THE_REST: Final = {"-1", "", "none", "void", "nodevfiles"}
 
 
@@ -164,7 +166,7 @@ class Survey:
 
         ways = [self._query(one)("nvmlDeviceGetTopologyCommonAncestor", other.handle) for one, other in pairs]
         longest = max((way for way in ways if way is not None), default=None)
-        return f"PCIe-{_ANCESTORS.get(longest, longest)}" if longest is not None else "PCIe"
+        return f"PCIe-{ANCESTORS.get(longest, longest)}" if longest is not None else "PCIe"
 
     def _find(self, token: str, setting: str) -> Device:
         if token.isdigit():

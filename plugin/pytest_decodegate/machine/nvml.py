@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..errors import DecodegateError
+from .pcie import PcieLink, link
 
 MIB: Final = 1024 * 1024
 
@@ -35,6 +36,7 @@ class Sample:
     temperature_c: int | None
     power_w: float | None
     reasons: frozenset[str]
+    pcie: PcieLink | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class Process:
 
 class Sensor(Protocol):
     """What the watch asks of a GPU, by UUID. The clock and the device behind it can be faked."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What NVML refused to say so far, other than "not supported", once each."""
 
     def sample(self, uuid: str) -> Sample:
         """Clocks, temperature, power and the reasons that limit the clocks, now."""
@@ -82,7 +88,9 @@ def open_nvml(nvml: Any = None) -> tuple[Any, str]:
 
 
 class Query:
-    """Asks about one device. What the device or the driver does not support is None; other errors go to `problems`."""
+    """Asks about one device. What the device or the driver does not support is None; other errors go to `problems`,
+    once each: a watch asks five times a second.
+    """
 
     def __init__(self, nvml: Any, handle: Any, label: str, problems: list[str]) -> None:
         self._nvml, self._handle, self._label, self._problems = nvml, handle, label, problems
@@ -92,8 +100,9 @@ class Query:
         try:
             return getattr(self._nvml, function)(self._handle, *arguments)
         except self._nvml.NVMLError as error:
-            if error.value not in self._unsupported():
-                self._problems.append(f"{self._label}: {function}: {error}")
+            problem = f"{self._label}: {function}: {error}"
+            if error.value not in self._unsupported() and problem not in self._problems:
+                self._problems.append(problem)
         except AttributeError:
             # An older nvidia-ml-py does not know the function; the same as an older driver.
             pass
@@ -106,7 +115,7 @@ class Query:
 
 
 class NvmlSensor:
-    """The real sensor. Errors other than "not supported" are kept in `problems`, once each."""
+    """The real sensor."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -116,10 +125,10 @@ class NvmlSensor:
     @property
     def problems(self) -> tuple[str, ...]:
         """What NVML refused to say, in the order seen."""
-        return tuple(dict.fromkeys(self._problems))
+        return tuple(self._problems)
 
     def sample(self, uuid: str) -> Sample:
-        """Clocks in MHz, temperature in degrees Celsius, power in watts."""
+        """Clocks in MHz, temperature in degrees Celsius, power in watts, and the PCIe link as it runs now."""
         nvml, ask = self._nvml, self._query(uuid)
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:
@@ -133,6 +142,7 @@ class NvmlSensor:
             temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             power_w=None if milliwatts is None else milliwatts / 1000,
             reasons=frozenset(name for bit, name in REASONS.items() if (bits or 0) & bit),
+            pcie=link(ask("nvmlDeviceGetCurrPcieLinkGeneration"), ask("nvmlDeviceGetCurrPcieLinkWidth")),
         )
 
     def processes(self, uuid: str) -> tuple[Process, ...]:

@@ -11,13 +11,19 @@ from typing import Final, TypeAlias
 from ..errors import BadInput
 from ..metric import Json
 
-COMPONENTS: Final = ("driver", "vbios", "kernel", "cuda", "torch", "nccl", "vllm", "python")
+COMPONENTS: Final = (
+    *("driver", "vbios", "kernel", "cuda", "torch", "nccl", "vllm", "python"),
+    *("sglang", "tensorrt", "llamacpp"),  # of attached servers
+)
 """Parts of a stack that an upgrade may change on purpose. `nccl` also stands for `nccl_sha256`, and so on."""
 
 SETTINGS: Final = ("env:", "flag:")
 """Prefixes of single settings that may be the change: environment variables and flags of the server."""
 
 REDACTED: Final = "redacted"
+
+_RECORDED_LATER: Final = frozenset({"driver_p2p"})
+"""Fields that files of an older decodegate lack; what one side does not know is no difference."""
 
 _PREFIXES = ("NCCL_", "VLLM_", "TORCH_NCCL_", "FLASHINFER_", "TORCHINDUCTOR_", "OMP_", "KMP_")
 _NAMES = {
@@ -177,7 +183,8 @@ def _differ(
     old, young = dict(_leaves(base)), dict(_leaves(new))
     for field in old | young:
         one = Difference(field, old.get(field, ABSENT), young.get(field, ABSENT), declarable=False)
-        if not _same(one.base, one.new):
+        unknown = field in _RECORDED_LATER and ABSENT in (one.base, one.new)
+        if not unknown and not _same(one.base, one.new):
             yield replace(one, declarable=declarable(one))
 
 

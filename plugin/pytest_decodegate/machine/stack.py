@@ -8,9 +8,10 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import pwd
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,15 @@ _DISTRIBUTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda_cublas": ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
 }
 _NCCL: Final = re.compile(r"libnccl\.so(\.[0-9.]+)?")
+_NCCL_PLUGIN: Final = re.compile(r"libnccl-(net|tuner|profiler|env|gin|rma)\b.*\.so[0-9.]*")
+_NCCL_FILES: Final[Mapping[str, str]] = {
+    "NCCL_GRAPH_FILE": "nccl_graph_file_sha256",
+    "NCCL_TOPO_FILE": "nccl_topo_file_sha256",
+    "NCCL_CONF_FILE": "nccl_conf_sha256",
+}
+"""Variables that name a file which changes what NCCL does, and the fact that holds its hash."""
 _REPLACED: Final = "replaced"
+_MISSING: Final = "missing"
 _LABEL: Final = ("vllm", "torch", "nccl", "driver")
 
 
@@ -49,6 +58,11 @@ def probe() -> dict[str, Json]:
 
     facts |= {name: version for name, names in _DISTRIBUTIONS.items() if (version := _installed(*names))}
     return facts | _nccl(torch)
+
+
+def variables(names: Sequence[str]) -> dict[str, str | None]:
+    """Environment variables as this process sees them; None for one that is not set."""
+    return {name: os.environ.get(name) for name in names}
 
 
 def agree(probes: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
@@ -99,6 +113,41 @@ def nccl_facts(paths: Sequence[str], version_of: Callable[[str], str] | None = N
     }
 
 
+def nccl_settings(maps: str, environ: Mapping[str, str], home: Path, root: Path) -> dict[str, Json]:
+    """Hashes of the files that NCCL reads and of its plugins in `maps`; what is not there has no key.
+
+    A file that a variable names and that is missing is "missing": NCCL then does without. home: of the user as the
+    system knows it; NCCL_CONF_FILE takes the place of its .nccl.conf (NCCL's misc/param.cc, initEnvFunc).
+    """
+    facts: dict[str, Json] = {
+        fact: _hash(Path(environ[variable])) for variable, fact in _NCCL_FILES.items() if environ.get(variable)
+    }
+    files = {"nccl_system_conf_sha256": root / "etc/nccl.conf"}
+    if not environ.get("NCCL_CONF_FILE"):
+        files["nccl_conf_sha256"] = home / ".nccl.conf"
+
+    facts |= {fact: found for fact, path in files.items() if (found := _hash(path)) != _MISSING}
+    plugins: dict[str, Json] = {Path(path).name: _hash(Path(path)) for path in _plugins(maps, environ)}
+    return {**facts, "nccl_plugins": plugins} if plugins else facts
+
+
+def _plugins(maps: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Mapped libraries that are called as NCCL's plugins are, or that a variable names by path."""
+    named = {environ.get(variable) for variable in ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")}
+    for path in mapped_libraries(maps, re.compile(r".*\.so[0-9.]*")):
+        if _NCCL_PLUGIN.fullmatch(Path(path).name) or path in named:
+            yield path
+
+
+def _hash(path: Path) -> str:
+    try:
+        found = sha256(str(path))
+    except OSError:
+        return "unreadable"
+
+    return _MISSING if found == _REPLACED else found
+
+
 def nccl_version(path: str) -> str:
     """Ask the copy of NCCL that is already loaded from `path`, never another one."""
     # RTLD_NOLOAD: were the path replaced under the process, loading it would report a library that nobody uses.
@@ -139,12 +188,22 @@ def _torch() -> Any:
 
 
 def _nccl(torch: Any) -> dict[str, Json]:
-    facts = nccl_facts(mapped_libraries(Path("/proc/self/maps").read_text(), _NCCL))
+    maps = Path("/proc/self/maps").read_text()
+    facts = nccl_facts(mapped_libraries(maps, _NCCL))
     if not facts and torch.version.cuda and torch.distributed.is_nccl_available():
         # A torch that was built with NCCL inside maps no library; it can still say what it has.
         facts["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    if facts:
+        facts |= nccl_settings(maps, os.environ, _home(), Path("/"))
 
     return facts
+
+
+def _home() -> Path:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container may run under a uid that nobody has
+        return Path("/")
 
 
 def _installed(*names: str) -> str | None:

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from ..errors import DecodegateError
 from ..metric import Json
+from .leftover import holders
 from .nvml import Process, Sample, Sensor
+from .pcie import PcieLink, Slot, reached, slow_link
 
 INVALIDATING: Final = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Reasons for low clocks that are a fault of cooling or supply. A software power cap is none: it is how a power-limited
@@ -30,17 +32,22 @@ POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting."""
+    """What was seen: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
+
+    notes: what a reader should know although it breaks no rule.
+    """
 
     invalid: tuple[str, ...]
     facts: Mapping[str, Json]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class GpuTally:
-    """Everything seen of one GPU; `label` names it in sentences."""
+    """Everything seen of one GPU; `label` names it in sentences, `slot` says where it sits if that is known."""
 
     label: str
+    slot: Slot | None = None
     samples: list[Sample] = field(default_factory=list)
     foreign: dict[int, Process] = field(default_factory=dict)
     unverifiable: dict[int, Process] = field(default_factory=dict)
@@ -70,12 +77,29 @@ class GpuTally:
         ]
         return (*slowed, *intruders)
 
+    def notes(self) -> tuple[str, ...]:
+        """What breaks no rule and is worth a line: a link that stayed below what it can do."""
+        problem = slow_link(self.label, self._links, self.slot.most if self.slot else None)
+        return (problem,) if problem else ()
+
+    @property
+    def _busy(self) -> list[Sample]:
+        """Samples of a GPU at work: clock and link of an idle one say nothing about those that the work ran at."""
+        return [sample for sample in self.samples if "gpu_idle" not in sample.reasons]
+
+    @property
+    def _links(self) -> list[PcieLink]:
+        return [sample.pcie for sample in self._busy if sample.pcie is not None]
+
     def facts(self) -> dict[str, Json]:
         """Minimum, median and maximum of each sensor, the reasons by share of samples, and pids that nobody knows."""
-        # A clock reached while idle says nothing about the clock that the work ran at.
-        busy = [sample for sample in self.samples if "gpu_idle" not in sample.reasons] or self.samples
+        busy = self._busy or self.samples
+        link = reached(self._links)
         return {
             "gpu": self.label,
+            "bus_id": self.slot.bus_id if self.slot else None,
+            "pcie": str(link) if link else None,
+            "pcie_most": str(self.slot.most) if self.slot and self.slot.most else None,
             "samples": len(self.samples),
             "sm_clock_mhz": _spread([sample.sm_clock_mhz for sample in busy]),
             "memory_clock_mhz": _spread([sample.memory_clock_mhz for sample in busy]),
@@ -96,6 +120,7 @@ class Watch:
 
     own_pids: pids that belong to the measurement (see `descendants`; an attached server's belong to it too), asked at
     each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
+    slots: where the cards sit, by UUID, as far as it is known.
     The first look is taken before the block, so that a process already there is seen in the shortest measurement.
     """
 
@@ -106,10 +131,11 @@ class Watch:
         period_seconds: float = 0.2,
         *,
         sensor: Sensor | None,
+        slots: Mapping[str, Slot] = MappingProxyType({}),
     ) -> None:
         self._uuids = tuple(gpu_uuids) if sensor else ()
         self._own_pids, self._period_seconds, self._sensor = own_pids, period_seconds, sensor
-        self._tallies = {uuid: GpuTally(f"GPU {index} ({uuid})") for index, uuid in enumerate(self._uuids)}
+        self._tallies = {uuid: _tally(uuid, number, slots.get(uuid)) for number, uuid in enumerate(self._uuids)}
         self._errors: Counter[str] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decodegate-watch", daemon=True)
@@ -140,9 +166,11 @@ class Watch:
                 "gpus": [tally.facts() for tally in tallies],
                 "sampler_errors": dict[str, Json](self._errors),
                 "sampler_stuck": self._thread.is_alive(),
+                "nvml_problems": list(self._sensor.problems) if self._sensor else [],
                 "load_1m": round(os.getloadavg()[0], 2),
                 "steal_share": steal_share(self._steal_before, self._steal_after),
             },
+            notes=tuple(note for tally in tallies for note in tally.notes()),
         )
 
     def _blind(self) -> Iterator[str]:
@@ -218,6 +246,10 @@ def steal_share(before: tuple[int, int], after: tuple[int, int]) -> float:
     return round((after[0] - before[0]) / total, 4) if total > 0 else 0.0
 
 
+def _tally(uuid: str, number: int, slot: Slot | None) -> GpuTally:
+    return GpuTally(f"GPU {slot.index if slot else number} ({uuid})", slot)
+
+
 def _spread(values: Sequence[float | None]) -> Json:
     known = [value for value in values if value is not None]
     return {"min": min(known), "median": statistics.median(known), "max": max(known)} if known else None
@@ -247,8 +279,8 @@ def _not_back(
     assert sensor
     parts = []
     for uuid, mib in held.items():
-        holders = ", ".join(str(process) for process in sensor.processes(uuid)) or "no process that NVML can name"
-        parts.append(f"{uuid} still uses {mib} MiB, {mib - before[uuid]} MiB more than before, held by {holders}")
+        more = mib - before[uuid]
+        parts.append(f"{uuid} still uses {mib} MiB, {more} MiB more than before, held by {holders(uuid, sensor)}")
 
     return (
         f"GPU memory did not come back within {deadline_seconds:g} s: {'; '.join(parts)}; "

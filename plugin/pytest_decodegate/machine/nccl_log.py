@@ -1,0 +1,146 @@
+"""What NCCL says of itself with NCCL_DEBUG=INFO: version, ranks, transports, and how each collective was issued.
+
+Read from NCCL's own words and never from a kernel's name: 2.31 renamed its kernels, and before it a name did not prove
+the protocol. Formats are those of NCCL's sources from 2.21 to 2.31; a line that is none of them is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ..metric import Json
+
+SUBSYSTEMS: Final = "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"
+"""NCCL_DEBUG_SUBSYS under which NCCL writes every line that is read here; rank 0 alone writes those of TUNING."""
+
+# NCCL below 2.25 wrote numbers (nccl_common.h, NCCL_ALGO_* and NCCL_PROTO_*).
+_ALGORITHMS: Final = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
+
+_PREFIX: Final = " NCCL INFO "
+"""Before it stand host, pid, thread, device, and a timestamp if the user asked for one (debug.cc, ncclDebugLog)."""
+
+_VERSION: Final = re.compile(r"NCCL version (\d[\w.]*)(?:\+cuda[\w.]+)?\s*$")
+_COMPLETE: Final = re.compile(r"nranks (\d{1,18}) .*Init COMPLETE")
+_CHANNELS: Final = re.compile(
+    r"(\d{1,18}) coll channels, .*?(\d{1,18}) nvls channels, (\d{1,18}) p2p channels, (\d{1,18}) p2p channels per peer"
+)
+_CHANNEL_NAMES: Final = ("collectives", "nvls", "p2p", "p2p_per_peer")
+_VIA: Final = re.compile(
+    r"Channel \d+(?:/\d+)? : \S+ -> \S+(?: \[(?:send|receive)\])? via (\w+/(?:direct pointer|\w+))"
+)
+_TUNED: Final = re.compile(
+    r"(?:(?P<function>\w+): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d{1,18})\.\.(?P<high>\d{1,18})\}| time \S+)$"
+)
+_SYMMETRIC: Final = re.compile(
+    r"(?P<function>\w+) \[Symmetric\]: (?P<bytes>\d{1,18}) Bytes -> "
+    r"Kernel (?P<kernel>\S+) nchannels (?P<channels>\d{1,18}) "
+)
+_COPIED: Final = re.compile(r"(?P<function>\w+) \[(?:Copy Engine|Hierarchical CE)\]: (?P<bytes>\d{1,18}) Bytes -> ")
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """One collective as NCCL issued it.
+
+    function: "AllReduce", "" where NCCL does not say. bytes: of the message as NCCL counts it (per rank for AllGather).
+    algorithm: "RING", "TREE", "NVLS" ...; "SYMMETRIC" or "COPY_ENGINE" for the ways around the algorithms.
+    protocol: "LL", "LL128", "SIMPLE"; of a symmetric one its variant. channels: None where NCCL does not say.
+    """
+
+    function: str
+    bytes: int
+    algorithm: str
+    protocol: str
+    channels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NcclLog:
+    """What the logs of all ranks say together; empty parts were not said.
+
+    versions: of every copy of NCCL that spoke. nranks: of the communicators that came up. transports: "P2P/CUMEM",
+    "SHM/direct", "NET/Socket". channels: of the last communicator (collectives, nvls, p2p, p2p_per_peer).
+    issued: in the order of the log.
+    """
+
+    versions: tuple[str, ...]
+    nranks: tuple[int, ...]
+    transports: tuple[str, ...]
+    channels: dict[str, Json]
+    issued: tuple[Issued, ...]
+
+
+def read_nccl_log(text: str) -> NcclLog:
+    """Read one log, or several behind each other."""
+    messages = list(_messages(text))
+    channels = [dict(zip(_CHANNEL_NAMES, map(int, match.groups()), strict=True)) for match in _all(_CHANNELS, messages)]
+    return NcclLog(
+        versions=_distinct(match[1] for match in _all(_VERSION, messages)),
+        nranks=tuple(sorted({int(match[1]) for match in _all(_COMPLETE, messages)})),
+        transports=tuple(sorted({match[1] for match in _all(_VIA, messages)})),
+        channels=dict[str, Json](channels[-1]) if channels else {},
+        issued=tuple(one for message in messages if (one := _issued(message)) is not None),
+    )
+
+
+def contract(issued: Iterable[Issued]) -> dict[str, Json]:
+    """nccl_algorithm, nccl_protocol and nccl_channels of the collective that moved most bytes; {} without any.
+
+    A workload's own collective comes once for each call of its burst; barriers and what a check exchanges are small.
+    Calls of one size that NCCL issued in several ways are joined by "+".
+    """
+    known = list(issued)
+    if not known:
+        return {}
+
+    sizes = Counter((one.function, one.bytes) for one in known)
+    most = max(sizes, key=lambda size: sizes[size] * size[1])
+    chosen = [one for one in known if (one.function, one.bytes) == most]
+    channels = sorted({one.channels for one in chosen if one.channels is not None})
+    fields: dict[str, Json] = {
+        "nccl_algorithm": "+".join(sorted({one.algorithm for one in chosen})),
+        "nccl_protocol": "+".join(sorted({one.protocol for one in chosen})),
+    }
+    if channels:
+        fields["nccl_channels"] = channels[0] if len(channels) == 1 else "+".join(map(str, channels))
+
+    return fields
+
+
+def _messages(text: str) -> Iterator[str]:
+    # Two copies of NCCL in one process write to one file, each at its own place: zeros fill the gaps.
+    for line in text.replace("\0", "").splitlines():
+        _, prefix, message = line.rpartition(_PREFIX)
+        if prefix or line.startswith("NCCL version "):
+            yield message
+
+
+def _all(pattern: re.Pattern[str], messages: Iterable[str]) -> Iterator[re.Match[str]]:
+    return (match for message in messages if (match := pattern.search(message)))
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _issued(message: str) -> Issued | None:
+    if match := _TUNED.match(message):
+        channels = None if match["low"] is None else int(match["high"]) - int(match["low"]) + 1
+        algorithm, protocol = _named(match["algorithm"], _ALGORITHMS), _named(match["protocol"], _PROTOCOLS)
+        return Issued(match["function"] or "", int(match["bytes"]), algorithm, protocol, channels)
+    if match := _SYMMETRIC.match(message):
+        return Issued(match["function"], int(match["bytes"]), "SYMMETRIC", match["kernel"], int(match["channels"]))
+    if match := _COPIED.match(message):
+        return Issued(match["function"], int(match["bytes"]), "COPY_ENGINE", "none", None)
+
+    return None
+
+
+def _named(word: str, names: tuple[str, ...]) -> str:
+    return names[int(word)] if word.isdecimal() and int(word) < len(names) else word

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.machine.gpus import Gpu
+from pytest_decodegate.machine.pcie import LEAST_LOOKS, PcieLink, Slot, link, pci_address, reached, slot_of, slow_link
+
+FULL = PcieLink(5, 16)
+links = st.builds(PcieLink, st.integers(1, 6), st.sampled_from([1, 2, 4, 8, 16]))
+
+
+def gpu(**machine: int | None) -> Gpu:
+    return Gpu(3, "GPU-a", "H200", "00000000:AF:00.0", None, machine, {})
+
+
+def test_the_slot_of_a_gpu() -> None:
+    assert slot_of(gpu(pcie_gen_max=5, pcie_width_max=16)) == Slot(3, "0000:af:00.0", FULL)
+    assert slot_of(gpu(pcie_gen_max=None, pcie_width_max=16)) == Slot(3, "0000:af:00.0", None)
+
+
+def test_an_address_of_the_kernel_stays_as_it_is() -> None:
+    assert pci_address("0000:65:00.0") == "0000:65:00.0"
+
+
+@pytest.mark.parametrize(("generation", "width"), [(None, 16), (4, None), (None, None)])
+def test_half_a_link_is_none(generation: int | None, width: int | None) -> None:
+    assert link(generation, width) is None
+
+
+def test_more_lanes_of_an_older_generation_can_be_as_fast() -> None:
+    assert reached([PcieLink(5, 4), PcieLink(3, 8), PcieLink(4, 16)]) == PcieLink(4, 16)
+    assert reached([]) is None
+    assert (PcieLink(1, 1).speed, PcieLink(2, 1).speed, PcieLink(1, 2).speed) == (1, 2, 2)
+
+
+@given(links, st.lists(st.tuples(st.integers(1, 6), st.integers(1, 16)), max_size=9))
+def test_only_a_link_that_never_reached_its_best_is_told(most: PcieLink, parts: list[tuple[int, int]]) -> None:
+    looks = [PcieLink(min(generation, most.generation), min(width, most.width)) for generation, width in parts]
+    told = slow_link("GPU 0", looks, most)
+    assert (told is None) == (most in looks or len(looks) < LEAST_LOOKS)
+    if told is not None:
+        assert f"runs at {reached(looks)} under load, of {most} that" in told
+
+
+def test_fewer_lanes_are_told_even_at_the_full_generation() -> None:
+    assert slow_link("GPU 0", [PcieLink(5, 8)] * LEAST_LOOKS, FULL) == (
+        "GPU 0: its PCIe link runs at gen 5 x8 under load, of gen 5 x16 that card and slot can do; "
+        "reseat the card or its riser, and look at the slot's settings in the BIOS"
+    )
+
+
+def test_without_a_known_best_nothing_is_told() -> None:
+    assert slow_link("GPU 0", [PcieLink(1, 1)] * 9, None) is None
