@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,10 +13,17 @@ MEMORY_SECONDS = 60.0
 
 
 class Tenancy:
-    """At most one tenant at a time. gpu_uuids, sensor: the GPUs whose memory is watched; no sensor without a GPU."""
+    """At most one tenant at a time.
 
-    def __init__(self, gpu_uuids: Sequence[str], sensor: Sensor | None) -> None:
-        self._gpu_uuids = gpu_uuids
+    labels: the GPUs whose memory is watched, by UUID, and how sentences call them. sensor: None without a GPU.
+    found: what held memory before the first tenant came, in sentences.
+    """
+
+    def __init__(self, labels: Mapping[str, str], sensor: Sensor | None) -> None:
+        from .machine.leftover import leftovers
+
+        self.found = leftovers(labels, sensor)
+        self._gpu_uuids = tuple(labels)
         self._sensor = sensor
         self._memory_before: dict[str, int] = {}
         self._leave: Callable[[], None] | None = None

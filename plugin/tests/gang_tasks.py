@@ -98,6 +98,24 @@ def kept() -> object:
     return state.get("kept")
 
 
+class _LeavesWithOthers:
+    """Dropped, it says so in a file of its own and waits until `count` of its kind have said so."""
+
+    def __init__(self, folder: str, name: str, count: int) -> None:
+        self._folder, self._name, self._count = Path(folder), name, count
+
+    def __del__(self) -> None:
+        (self._folder / f"{self._name}.leaving").touch()
+        while len(list(self._folder.glob("*.leaving"))) < self._count:
+            time.sleep(0.01)
+
+        (self._folder / f"{self._name}.met").touch()
+
+
+def leave_with_others(folder: str, name: str, count: int) -> None:
+    state["leaving"] = _LeavesWithOthers(folder, name, count)
+
+
 def die(who: int, signum: int) -> None:
     if my_rank() == who:
         os.kill(os.getpid(), signum)

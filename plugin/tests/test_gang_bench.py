@@ -53,6 +53,9 @@ class ScriptedGang:
     def kill(self, error: BaseException) -> None:
         self.started.append(f"kill {self.name}")
 
+    def dismiss(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 
@@ -97,6 +100,24 @@ def test_a_broken_gang_is_replaced_twice_and_then_the_first_cause_is_raised(benc
             bench.gangs(1)
 
     assert ScriptedGang.started == before
+
+
+def test_closing_a_bench_between_failures_does_not_forget_them(bench: Bench) -> None:
+    # As after each hang on a GPU, which is asked whether it still works with nobody else on it.
+    for number in range(3):
+        gangs: list[Any] = list(bench.gangs(2))
+        for gang in gangs:
+            gang.break_with(f"cause {number}")
+        bench.close()
+
+    with pytest.raises(GangError, match=r"broke 3 times.*\n.*cause 0"):
+        bench.gangs(1)
+
+
+def test_closing_a_bench_whose_gangs_work_counts_nothing(bench: Bench) -> None:
+    for _ in range(5):
+        assert len(bench.gangs(2)) == 2
+        bench.close()
 
 
 def test_gangs_that_break_together_count_once(bench: Bench, said: list[str]) -> None:
@@ -164,20 +185,28 @@ def test_close_ends_every_gang(bench: Bench) -> None:
     assert all(gang.closed for gang in gangs)
 
 
-def test_two_real_gangs_live_side_by_side_with_their_own_environments(tmp_path: Path) -> None:
+def test_two_real_gangs_live_side_by_side_in_their_own_environments_and_leave_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)
     waited: list[str] = []
-    bench = Bench(1, GangOptions(log_root=tmp_path, env={"STACK": "b"}), progress=waited.append)
+    bench = Bench(1, GangOptions(log_root=tmp_path / "logs", env={"STACK": "b"}), progress=waited.append)
     try:
         gangs = bench.gangs(2)
         pending = [gang.submit(gang_tasks.environment) for gang in gangs]
         environments = [answer.result()[0] for answer in pending]
+        for gang in gangs:
+            gang.run(gang_tasks.leave_with_others, str(tmp_path), gang.name, 2, deadline_seconds=60)
     finally:
         bench.close()
 
     assert [found["STACK"] for found in environments] == ["b", "b"]
+    assert [found.get("NCCL_DEBUG") for found in environments] == [None, None]  # only the gang that is not timed has it
     assert len({found[protocol.GANG_ID] for found in environments}) == 2
     assert len({gang.hellos[0].pid for gang in gangs}) == 2
     assert waited[0] == "starting 2 x 1 ranks"
+    # Each rank has left only once the other was leaving; alone, it would have been ended by its deadline.
+    assert sorted(path.name for path in tmp_path.glob("*.met")) == ["w1-1.met", "w1-2.met"]
 
 
 def test_a_rank_starts_with_the_standard_library_only() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gang_tasks
@@ -556,6 +557,94 @@ def test_an_interrupted_wait_ends_the_gang(crew: Crew) -> None:
         assert crew.left() == []
         with pytest.raises(GangError, match="interrupted by KeyboardInterrupt"):
             gang.run(gang_tasks.nothing)
+
+
+# --- leaving
+
+
+@dataclass
+class Leaver:
+    """A rank without a process, and its own wire; it notes what it is asked for. hung_up: nobody listens there."""
+
+    log: list[str]
+    hung_up: bool = False
+    ended: bool = False
+
+    @property
+    def wire(self) -> Leaver:
+        return self
+
+    def send(self, frame: bytes) -> None:
+        if self.hung_up:
+            raise BrokenPipeError
+
+        self.log.append(type(protocol.load(frame)).__name__)
+
+    def await_end(self, seconds: float) -> None:
+        assert seconds > 0
+        self.log.append("wait")
+
+    def kill(self) -> None:
+        self.log.append("kill")
+
+    def close(self) -> None:
+        self.log.append("hang up")
+
+
+def gang_of(tmp_path: Path, *ranks: Leaver) -> Gang:
+    """A gang that is ready, of ranks that are none, under no torchrun."""
+    gang = Gang(len(ranks), GangOptions(log_root=tmp_path), name="leavers")
+    some: Any = dict(enumerate(ranks))
+    launch: Any = SimpleNamespace(running=True, terminate=lambda: None, stop=lambda: None)
+    gang._ranks, gang._launch, gang._ready = some, launch, True
+    return gang
+
+
+def test_a_gang_that_is_dismissed_is_told_once_waited_for_once_and_takes_no_work(tmp_path: Path) -> None:
+    log: list[str] = []
+    gang = gang_of(tmp_path, Leaver(log))
+    assert gang.check() is True
+    gang.dismiss()
+    gang.dismiss()
+    assert log == ["Bye"]
+    assert gang.check() is False
+    with pytest.raises(GangError, match=r"gang 'leavers' cannot take work: it was dismissed or closed"):
+        gang.run(gang_tasks.nothing)
+
+    gang.close()
+    assert log == ["Bye", "wait", "kill", "hang up"]
+    gang.dismiss()
+    gang.close()
+    assert log[4:] == ["hang up"]
+
+
+def test_a_gang_of_which_a_rank_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    log: list[str] = []
+    gang = gang_of(tmp_path, Leaver(log), Leaver(log, hung_up=True))
+    gang.dismiss()
+    gang.close()
+    assert log == ["Bye", "Bye", "kill", "kill", "hang up", "hang up"]
+
+
+def test_a_gang_that_is_killed_after_it_was_dismissed_is_not_waited_for(tmp_path: Path) -> None:
+    log: list[str] = []
+    gang = gang_of(tmp_path, Leaver(log))
+    gang.dismiss()
+    gang.kill(KeyboardInterrupt())
+    gang.close()
+    assert log == ["Bye", "kill", "hang up"]
+
+
+def test_ctrl_c_while_ranks_leave_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Leaver, seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    log: list[str] = []
+    monkeypatch.setattr(Leaver, "await_end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gang_of(tmp_path, Leaver(log)).close()
+
+    assert log == ["Bye", "kill", "hang up"]
 
 
 # --- what keeps it from starting

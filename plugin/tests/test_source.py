@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,13 @@ from pytest_decodegate.gang import processes
 from pytest_decodegate.gang import source as source_module
 from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import GangOptions
+from pytest_decodegate.gang.naming import Identity
 from pytest_decodegate.gang.sampling import Plan
 from pytest_decodegate.gang.source import GangSource
 from pytest_decodegate.machine.watch import Telemetry
-from pytest_decodegate.workloads.rank import Opened, close_workload
+from pytest_decodegate.workloads import rank
+from pytest_decodegate.workloads.rank import Examined, Opened
+from pytest_decodegate.workloads.timing import Traffic
 
 TAG = "SOURCE_TEST_TAG"
 GRACE_SECONDS = 1.0
@@ -55,7 +58,7 @@ class Said:
 
 
 class ScriptedPending:
-    def __init__(self, turns: int, answer: list[Opened] | Exception) -> None:
+    def __init__(self, turns: int, answer: list[Any] | Exception) -> None:
         self._turns, self._answer = turns, answer
 
     def wait(self, seconds: float, on_note: Callable[[int, str], None]) -> bool:
@@ -65,7 +68,7 @@ class ScriptedPending:
 
         return self._turns < 0
 
-    def result(self) -> list[Opened]:
+    def result(self) -> list[Any]:
         if isinstance(self._answer, Exception):
             raise self._answer
 
@@ -74,24 +77,37 @@ class ScriptedPending:
 
 @dataclass(eq=False)
 class ScriptedGang:
-    """Two ranks without processes. turns: how often its set-up is waited for in vain. log: what it is asked for."""
+    """Two ranks without processes. turns: how often its set-up is waited for in vain. log: what it is asked for.
+
+    opened: what each rank says of its workload. kernels: what each launches. found: what each finds beside the samples;
+    own: seconds of each rank's own part.
+    """
 
     name: str
     log: list[str]
     turns: int = 0
     samples: tuple[float, float] = (1.0, 1.0)
     opening: Exception | None = None
+    opened: Opened = field(default_factory=lambda: Opened(None))
+    kernels: tuple[dict[str, int], dict[str, int]] = ({"gemm": 1}, {"gemm": 1})
+    found: Examined = field(default_factory=lambda: Examined(None, None, None))
+    own: tuple[list[float], list[float]] | None = None
     closing: DecodegateError | None = None
     world_size: int = 2
     alive: bool = True
     options: GangOptions = field(default_factory=lambda: GangOptions(log_root=Path()))
 
-    def submit(self, *_: object, deadline_seconds: float) -> ScriptedPending:
-        return ScriptedPending(self.turns, self.opening or [Opened(None), Opened(None)])
+    def submit(self, function: object, *_: object, deadline_seconds: float) -> ScriptedPending:
+        if function is rank.kernels:
+            return ScriptedPending(0, list(self.kernels))
+
+        return ScriptedPending(self.turns, self.opening or [self.opened, self.opened])
 
     def run(self, function: object, key: str, count: int = 0, *, deadline_seconds: float) -> list[Any]:
-        if function is not close_workload:
+        if function is rank.take_samples:
             return [[value] * count for value in self.samples]
+        if function is rank.examine:
+            return [replace(self.found, own_s=own) for own in self.own or (None, None)]
 
         self.log.append(f"close {self.name}")
         if self.closing:
@@ -113,8 +129,18 @@ class ScriptedBench:
     def __init__(self, *gangs: ScriptedGang) -> None:
         self._gangs = gangs
 
+        self.asked: list[str] = []
+
     def gangs(self, count: int) -> list[ScriptedGang]:
         return list(self._gangs[:count])
+
+    @property
+    def naming(self) -> ScriptedBench:
+        return self
+
+    def identity(self, key: str, workload: object, params: object, deadline_seconds: float) -> Identity:
+        self.asked.append(key)
+        return Identity({"nccl_algorithm": "RING"}, {"transports": ["P2P/CUMEM"]})
 
 
 def source(
@@ -172,6 +198,95 @@ def test_no_replicate_is_left_when_every_clock_stands_still(log: list[str]) -> N
         assert taken.take(2) == []
 
     assert [line.partition(":")[0] for line in taken.broken] == ["replicate 1", "replicate 2"]
+
+
+# --- what ran, and whether it can have taken so little time
+
+
+def test_the_kernels_become_part_of_the_contract(log: list[str]) -> None:
+    opened = Opened(None, contract={"mode": "graph"})
+    with source(ScriptedBench(*(ScriptedGang(name, log, opened=opened) for name in "ab"))) as taken:
+        taken.take(2)
+
+    assert taken.contract == {"mode": "graph", "kernels": {"gemm": 1}}
+    assert taken.broken == []
+
+
+def test_how_nccl_does_it_is_asked_once_and_becomes_part_of_the_contract(log: list[str]) -> None:
+    opened = Opened(None, contract={"library": "nccl"})
+    bench = ScriptedBench(*(ScriptedGang(name, log, opened=opened) for name in "abc"))
+    with source(bench) as taken:
+        taken.take(2)
+        taken.take(1)
+
+    assert bench.asked == ["nap"]
+    assert taken.contract == {"library": "nccl", "nccl_algorithm": "RING", "kernels": {"gemm": 1}}
+    assert taken.facts["nccl"] == {"transports": ["P2P/CUMEM"]}
+
+
+def test_nccl_is_not_asked_about_what_does_not_use_it(log: list[str]) -> None:
+    bench = ScriptedBench(ScriptedGang("a", log, opened=Opened(None, contract={"library": "gloo"})))
+    with source(bench) as taken:
+        taken.take(1)
+
+    assert bench.asked == []
+    assert "nccl" not in taken.facts
+
+
+def test_ranks_are_not_compared_unless_all_of_them_have_a_part_of_their_own(log: list[str]) -> None:
+    gangs = [ScriptedGang(name, log, own=([], [1.3] * 20)) for name in "ab"]
+    with source(ScriptedBench(*gangs)) as taken:
+        (replicate, _) = taken.take(2)
+
+    assert "own_medians" not in replicate.facts
+    assert taken.notes == []
+
+
+def test_a_rank_that_ran_another_kernel_breaks_a_rule(log: list[str]) -> None:
+    on_gpu = Opened(None, contract={"clock": "cuda_event"})
+    other = ScriptedGang("b", log, opened=on_gpu, kernels=({"gemm": 1}, {"gemm": 1, "cast": 2}))
+    with source(ScriptedBench(ScriptedGang("a", log, opened=on_gpu), other)) as taken:
+        taken.take(2)
+
+    assert taken.broken == ["replicate 2, rank 1 ran other kernels than the first: a kernel appeared: cast, 2 a call"]
+
+
+@pytest.mark.parametrize(("cache", "broken"), [("cold", 1), ("hot", 0)])
+def test_a_time_below_the_floor_is_refused_where_memory_is_promised(log: list[str], cache: str, broken: int) -> None:
+    opened = Opened(None, contract={"cache": cache}, traffic=Traffic(bytes=4e12, flops=1e12))
+    gang = ScriptedGang("a", log, opened=opened, found=Examined(2e12, 0.25, None))
+    with source(ScriptedBench(gang)) as taken:
+        (replicate,) = taken.take(1)
+
+    assert replicate.facts["memory_share"] == pytest.approx(2.0)
+    assert replicate.facts["flop_s"] == pytest.approx(1e12)
+    assert replicate.facts["hot_over_cold"] == pytest.approx(0.25)
+    assert len([line for line in taken.broken if "faster than memory allows" in line]) == broken
+
+
+def test_a_rank_that_is_slow_in_every_gang_is_named_and_its_times_are_kept(log: list[str]) -> None:
+    slow = ([1.0] * 20, [1.3] * 20)
+    gangs = [ScriptedGang(name, log, own=slow) for name in "abc"]
+    with source(ScriptedBench(*gangs)) as taken:
+        (replicate, _) = taken.take(2)
+        assert [note.partition(" takes")[0] for note in taken.notes] == ["STRAGGLER: rank 1"]
+        taken.take(1)
+
+    assert replicate.facts["own_medians"] == [1.0, 1.3]
+    assert taken.notes == taken.facts["stragglers"]
+    assert len(taken.notes) == 1  # said of all gangs, and not once for each look
+    assert taken.broken == []
+
+
+def test_what_more_gangs_do_not_confirm_is_taken_back(log: list[str]) -> None:
+    slow, equal = ([1.0] * 20, [1.3] * 20), ([1.0] * 20, [1.0] * 20)
+    gangs = [ScriptedGang(str(number), log, own=own) for number, own in enumerate((slow, slow, equal))]
+    with source(ScriptedBench(*gangs)) as taken:
+        taken.take(2)
+        taken.take(1)
+
+    assert taken.notes == []
+    assert "stragglers" not in taken.facts
 
 
 # --- leaving it

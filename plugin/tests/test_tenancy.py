@@ -15,6 +15,8 @@ from pytest_decodegate.tenancy import Tenancy
 class Memory:
     """A sensor that knows one GPU whose memory tenants hold."""
 
+    problems: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         self.used = 100
 
@@ -31,7 +33,7 @@ class Memory:
 
 def test_a_tenant_leaves_before_the_next_moves_in() -> None:
     said: list[str] = []
-    machine = Tenancy([], None)
+    machine = Tenancy({}, None)
     machine.move_in("bench", partial(said.append, "bench leaves"))
     machine.move_in("bench", partial(said.append, "never"))
     machine.move_in("server", partial(said.append, "server leaves"))
@@ -47,7 +49,7 @@ def test_a_tenant_leaves_before_the_next_moves_in() -> None:
 def test_memory_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenancy, "MEMORY_SECONDS", 0.05)
     memory = Memory()
-    machine = Tenancy(["GPU-1"], memory)
+    machine = Tenancy({"GPU-1": "GPU 1"}, memory)
     machine.move_in("server", lambda: None)
     memory.used = 14_000
     with pytest.raises(DecodegateError, match="4711") as error:
@@ -58,7 +60,7 @@ def test_memory_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_a_tenant_that_gives_its_memory_back_is_no_problem() -> None:
     memory = Memory()
-    machine = Tenancy(["GPU-1"], memory)
+    machine = Tenancy({"GPU-1": "GPU 1"}, memory)
     machine.move_in("server", partial(setattr, memory, "used", 100))
     memory.used = 14_000
     machine.move_out()

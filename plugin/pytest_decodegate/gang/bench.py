@@ -8,19 +8,27 @@ from dataclasses import replace
 from ..errors import DecodegateError, GangError
 from .controller import Gang, GangOptions
 from .logs import Marks
+from .naming import Naming
 
 MOST_REPLACED = 2
 """A host that breaks ranks again and again will not be measured; say so instead of starting ranks for an hour."""
 
 
 class Bench:
-    """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for."""
+    """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for.
 
-    def __init__(self, world_size: int, options: GangOptions, *, progress: Callable[[str], None]) -> None:
+    naming: asks NCCL how it does what these gangs measure.
+    """
+
+    def __init__(
+        self, world_size: int, options: GangOptions, *, progress: Callable[[str], None], name: str = ""
+    ) -> None:
         options.ranks_per_node(world_size)  # refused here, not at the first use
         self.world_size = world_size
+        self.naming = Naming(world_size, options)
         self._options = options
         self._progress = progress
+        self._name = name
         self._gangs: list[Gang] = []
         self._causes: list[DecodegateError] = []
         self._started = 0
@@ -84,7 +92,7 @@ class Bench:
         self._started += 1
         nodes = self._options.nodes and self._options.nodes.for_gang(self._started)
         options = replace(self._options, nodes=nodes)
-        return Gang(self.world_size, options, name=f"w{self.world_size}-{self._started}")
+        return Gang(self.world_size, options, name=f"{self._name}w{self.world_size}-{self._started}")
 
     def output(self) -> list[tuple[str, str]]:
         """What ranks wrote since last asked, also those that are gone: (section title, text), at most 20 kB each."""
@@ -98,8 +106,18 @@ class Bench:
 
         return sections
 
+    def dismiss(self) -> None:
+        """Tell all ranks to leave; close() waits for their end."""
+        for gang in self._gangs:
+            gang.dismiss()
+
+        self.naming.dismiss()
+
     def close(self) -> None:
-        """End all gangs."""
+        """End all gangs; what had broken counts as if it had been replaced."""
+        self.dismiss()
+        self.naming.close()
+        self._causes += [gang.cause for gang in self._gangs if gang.cause][:1]
         for gang in self._gangs:
             gang.close()
 

@@ -62,6 +62,7 @@ class Gang:
         self._oom_kills = 0
         self._ready = False
         self._closed = False
+        self._leaving_until: float | None = None
         self._doubt: str | None = None
         self._busy: Collection | None = None
         self._joining: Pending | None = None
@@ -76,11 +77,16 @@ class Gang:
 
     @property
     def alive(self) -> bool:
-        """Whether it can take a call: all ranks are up and torchrun runs."""
-        if not self._ready or self._closed or self._launch is None or not self._launch.running:
+        """Whether it can take a call: all ranks are up and stay, and torchrun runs."""
+        if not self._in_service or self._launch is None or not self._launch.running:
             return False
 
         return not any(rank.ended for rank in self._ranks.values())
+
+    @property
+    def _in_service(self) -> bool:
+        """Ready, and neither dismissed nor closed."""
+        return self._ready and not self._closed and self._leaving_until is None
 
     @property
     def hellos(self) -> Mapping[int, Hello]:
@@ -164,8 +170,8 @@ class Gang:
         """Leave no call unanswered and no doubt about the ranks; raises GangError if they cannot be used."""
         if self._busy is not None:  # its caller gave it up, for instance because another gang had failed
             self._collect(self._busy, None)
-        if not self._ready or self._closed:
-            hint = f"because {self.cause}" if self.cause else "close() was called or ready() was not"
+        if not self._in_service:
+            hint = f"because {self.cause}" if self.cause else "it was dismissed or closed, or ready() was not called"
             raise GangError(f"gang {self.name!r} cannot take work: {hint}")
         if self._doubt is not None:
             doubt, self._doubt = self._doubt, None
@@ -290,22 +296,31 @@ class Gang:
 
     def close(self) -> None:
         """Let the ranks drop their state and leave, then end whatever is left; bounded, and safe to call again."""
-        if self._ready and self._busy is None and not self._closed:
-            self._say_goodbye()
+        self.dismiss()
+        try:
+            if self._leaving_until is not None and not self._closed:
+                for rank in self._ranks.values():
+                    rank.await_end(max(0.0, self._leaving_until - time.monotonic()))
+        finally:  # also if Ctrl-C ends the wait
+            self._end()
 
-        self._end()
+    def dismiss(self) -> None:
+        """Tell the ranks to drop their state and leave, and return at once; close() waits for their end.
 
-    def _say_goodbye(self) -> None:
+        So several gangs leave together: a rank takes seconds to tear down NCCL and CUDA. Ranks that cannot leave
+        together, because they are busy or one of them is gone, are not waited for: close() kills them.
+        """
+        if not self._in_service or self._busy is not None:
+            return
+
         seconds = self.options.teardown_seconds
-        deadline = time.monotonic() + seconds + 1
         for rank in self._ranks.values():
             try:
                 rank.wire.send(protocol.dump(Bye(seconds)))
             except OSError:
                 return
 
-        for rank in self._ranks.values():
-            rank.await_end(max(0.0, deadline - time.monotonic()))
+        self._leaving_until = time.monotonic() + seconds + 1
 
     def _kill(self) -> None:
         if self._closed:  # a pid that was killed before may be somebody else's by now

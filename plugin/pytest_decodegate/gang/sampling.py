@@ -17,6 +17,21 @@ class Sampler(Protocol):
         """Take `count` samples, in seconds per call, already reduced over ranks."""
 
 
+class Replicating(Sampler, Protocol):
+    """A sampler that keeps what it has taken."""
+
+    def forget(self) -> None:
+        """Drop what was taken so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What one replicate gave: its samples after so many warm-up batches."""
+
+    samples: list[float]
+    warmups: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How long to warm up and to sample.
@@ -67,6 +82,15 @@ def warm_up(sampler: Sampler, plan: Plan) -> int:
         medians.append(statistics.median(sampler.sample(max(3, plan.batch // 2))))
 
     return len(medians)
+
+
+def in_turn(samplers: Sequence[Replicating], plan: Plan, on_turn: Callable[[int, int], None]) -> list[Turns]:
+    """Warm all replicates up, then sample them in turns as `interleave` does; warm-up samples are forgotten."""
+    warmups = [warm_up(sampler, plan) for sampler in samplers]
+    for sampler in samplers:
+        sampler.forget()
+
+    return [Turns(*one) for one in zip(interleave(samplers, plan, on_turn), warmups, strict=True)]
 
 
 def interleave(

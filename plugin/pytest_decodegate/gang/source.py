@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from ..errors import DecodegateError
+from ..gate import floors
+from ..gate.stragglers import Own, notes
+from ..gate.swaps import kernel_changes
 from ..metric import Json, Level, Replicate
-from ..workloads import rank
+from ..workloads import bandwidth, rank
 from .protocol import Function
-from .sampling import Plan, interleave, warm_up
+from .sampler import GangSampler
+from .sampling import Plan, Turns, in_turn
 
 if TYPE_CHECKING:
-    from ..machine.watch import Watch
+    from ..machine.watch import Telemetry, Watch
     from ..report.progress import Progress
     from .bench import Bench
     from .controller import Gang, Pending
+    from .naming import Identity
 
 TICK_SECONDS = 1.0
 """Between two words on how far the set-up is."""
@@ -32,49 +37,6 @@ TURN_SECONDS = 0.1
 
 VERDICTS = (pytest.fail.Exception, pytest.skip.Exception)
 """What pytest raises as outcome of a test: no Exception, but no reason to distrust the ranks either."""
-
-
-class GangSampler:
-    """One replicate: a gang that holds the opened workload. Keeps each rank's samples, to tell a straggler."""
-
-    def __init__(self, gang: Gang, key: str, deadline: Callable[[], float]) -> None:
-        self.gang = gang
-        self._key = key
-        self._deadline = deadline
-        self._by_rank: list[list[float]] = [[] for _ in range(gang.world_size)]
-
-    def sample(self, count: int) -> list[float]:
-        """`count` samples in seconds per call: sample by sample, the slowest rank counts."""
-        per_rank = self.gang.run(rank.take_samples, self._key, count, deadline_seconds=self._deadline())
-        for kept, taken in zip(self._by_rank, per_rank, strict=True):
-            kept.extend(taken)
-
-        return [max(samples) for samples in zip(*per_rank, strict=True)]
-
-    def forget(self) -> None:
-        """Drop what was kept so far: warm-up samples are no facts."""
-        for kept in self._by_rank:
-            kept.clear()
-
-    @property
-    def broken_clock(self) -> str | None:
-        """The first sample that is no duration, in words; None if all are. The slowest rank may hide it: NaN is less
-        than nothing.
-        """
-        for index, kept in enumerate(self._by_rank):
-            for sample in kept:
-                if not (math.isfinite(sample) and sample > 0):
-                    return (
-                        f"rank {index} of {self.gang.name} took a sample of {sample!r} s; its clock stands still, runs "
-                        "backwards or gives no number: check `clock` and `calls` of the workload"
-                    )
-
-        return None
-
-    def replicate(self, samples: Sequence[float], warmups: int) -> Replicate:
-        """The replicate that this gang gave, with the median of each rank in seconds."""
-        medians: list[Json] = [statistics.median(kept) for kept in self._by_rank]
-        return Replicate(tuple(samples), {"rank_medians": medians, "warmup_batches": warmups})
 
 
 class GangSource:
@@ -108,9 +70,14 @@ class GangSource:
         self._key = name
         self._gangs: list[Gang] = []
         self._opened: list[rank.Opened] = []
+        self._kernels: dict[str, Json] = {}
+        self._nccl: Identity | None = None
+        self._own: list[Own] = []
+        self._stragglers: list[str] = []
         self._telemetry: list[Json] = []
         self.wrong: str | None = None
         self.broken: list[str] = []
+        self.notes: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -149,20 +116,53 @@ class GangSource:
 
     @property
     def contract(self) -> dict[str, Json]:
-        """The timing contract that the workload declared; every rank runs the same factory."""
-        return dict(self._opened[0].contract) if self._opened else {}
+        """The timing contract that the workload declared, and which kernels ran; every rank runs the same factory."""
+        kernels: dict[str, Json] = {"kernels": self._kernels} if self._kernels else {}
+        nccl = self._nccl.contract if self._nccl else {}
+        return {**self._opened[0].contract, **kernels, **nccl} if self._opened else {}
 
     @property
     def facts(self) -> dict[str, Json]:
         """What the workload and the watch saw."""
         workload = dict(self._opened[0].facts) if self._opened else {}
-        return {**workload, "telemetry": list(self._telemetry)}
+        nccl: dict[str, Json] = {"nccl": self._nccl.facts} if self._nccl else {}
+        apart: dict[str, Json] = {"stragglers": [*self._stragglers]} if self._stragglers else {}
+        return {**workload, **nccl, **apart, "telemetry": list(self._telemetry)}
 
     def take(self, count: int) -> list[Replicate]:
         """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""
+        gangs = self.set_up(count)
+        if self.wrong:
+            return []
+
+        samplers = self.samplers(gangs)
+        with self._watch() as watch:
+            turns = in_turn(samplers, self._plan, self._on_turn)
+
+        return self.keep(samplers, turns, watch.report())
+
+    def set_up(self, count: int) -> list[Gang]:
+        """Open and check the workload on `count` more gangs; they are not to be sampled if `wrong` says so."""
         gangs = self._bench.gangs(len(self._gangs) + count)[len(self._gangs) :]
         self._open(gangs)
-        return [] if self.wrong else self._sample(gangs)
+        if not self.wrong:
+            self._ask_nccl()
+
+        return gangs
+
+    def samplers(self, gangs: Sequence[Gang]) -> list[GangSampler]:
+        """One for each gang that was set up."""
+        return [GangSampler(gang, self._key, self._deadline) for gang in gangs]
+
+    def keep(self, samplers: Sequence[GangSampler], turns: Sequence[Turns], telemetry: Telemetry) -> list[Replicate]:
+        """Replicates of what the samplers gave under a watch, and what the ranks and the watch can say of them."""
+        self.broken.extend(telemetry.invalid)
+        self._telemetry.append(dict(telemetry.facts))
+        self.notes.extend(note for note in telemetry.notes if note not in self.notes)
+        replicates = self._replicates(samplers, turns)
+        self._identify([sampler.gang for sampler in samplers])
+        self._tell_stragglers()
+        return replicates
 
     def _open(self, gangs: Sequence[Gang]) -> None:
         """Set up on all gangs at once: preparing weights takes long and disturbs nobody before sampling."""
@@ -173,16 +173,24 @@ class GangSource:
             gang.submit(rank.open_workload, self._key, self._function, self._params, deadline_seconds=self._deadline())
             for gang in gangs
         ]
-        for number, answer in enumerate(self._answers(pending), start=first):
-            for index, opened in enumerate(answer):
-                self._opened.append(opened)
-                if opened.wrong and self.wrong is None:
-                    self.wrong = f"replicate {number}, rank {index}: {opened.wrong}"
+        for number, answer in enumerate(self._answers(pending, "set up and checked"), start=first):
+            self._opened.extend(answer)
+            wrong = [f"rank {index}: {opened.wrong}" for index, opened in enumerate(answer) if opened.wrong]
+            if wrong and self.wrong is None:
+                self.wrong = f"replicate {number}, {'; '.join(wrong)}"
 
-    def _answers(self, pending: Sequence[Pending]) -> list[list[rank.Opened]]:
+    def _ask_nccl(self) -> None:
+        """How NCCL does a workload that says it uses NCCL; before sampling, while nothing is timed."""
+        if self._nccl is not None or self._opened[0].contract.get("library") != "nccl":
+            return
+
+        self._progress.tick(f"{self._key}: asking NCCL how it does this")
+        self._nccl = self._bench.naming.identity(self._key, self._function, self._params, self._deadline())
+
+    def _answers(self, pending: Sequence[Pending], what: str) -> list[list[Any]]:
         """What every gang answers, in order; the first failure is raised when it comes, whatever the others do."""
         started = told = time.monotonic()
-        answers: dict[Pending, list[rank.Opened]] = {}
+        answers: dict[Pending, list[Any]] = {}
         while waiting := [one for one in pending if one not in answers]:
             for one in waiting:
                 if one.wait(TURN_SECONDS, self._on_note):
@@ -192,7 +200,7 @@ class GangSource:
                 told = now
                 ready = len(self._gangs) - len(pending) + len(answers)
                 self._progress.tick(
-                    f"{self._key}: {ready} of {len(self._gangs)} replicates set up and checked, {now - started:.0f} s"
+                    f"{self._key}: {ready} of {len(self._gangs)} replicates {what}, {now - started:.0f} s"
                 )
 
         return [answers[one] for one in pending]
@@ -200,34 +208,68 @@ class GangSource:
     def _on_note(self, index: int, text: str) -> None:
         self._progress.tick(f"{self._key}: rank {index}: {text}")
 
-    def _sample(self, gangs: Sequence[Gang]) -> list[Replicate]:
-        samplers = [GangSampler(gang, self._key, self._deadline) for gang in gangs]
-        with self._watch() as watch:
-            warmups = [warm_up(sampler, self._plan) for sampler in samplers]
-            for sampler in samplers:
-                sampler.forget()
+    def _identify(self, gangs: Sequence[Gang]) -> None:
+        """Read which kernels ran. After the samples: the profiler must not have touched what is timed.
 
-            samples = interleave(samplers, self._plan, self._on_turn)
+        On GPUs every gang is asked, since libraries choose kernels process by process; on a CPU the operators are those
+        that the workload itself calls, and one gang knows them.
+        """
+        first = len(self._gangs) - len(gangs) + 1
+        if self._opened[0].contract.get("clock") != "cuda_event":
+            gangs = gangs[: 0 if self._kernels else 1]
 
-        telemetry = watch.report()
-        self.broken.extend(telemetry.invalid)
-        self._telemetry.append(dict(telemetry.facts))
-        return self._replicates(samplers, samples, warmups)
+        pending = [gang.submit(rank.kernels, self._key, deadline_seconds=self._deadline()) for gang in gangs]
+        for number, answer in enumerate(self._answers(pending, "profiled"), start=first):
+            for index, kernels in enumerate(answer):
+                self._kernels = self._kernels or kernels
+                if changes := list(kernel_changes(self._kernels, kernels)):
+                    self.broken.append(
+                        f"replicate {number}, rank {index} ran other kernels than the first: {changes[0]}"
+                    )
 
-    def _replicates(
-        self, samplers: Sequence[GangSampler], samples: Sequence[Sequence[float]], warmups: Sequence[int]
-    ) -> list[Replicate]:
+    def _replicates(self, samplers: Sequence[GangSampler], turns: Sequence[Turns]) -> list[Replicate]:
         """The replicates whose clock ran; the others break a rule."""
         replicates = []
         first = len(self._gangs) - len(samplers) + 1
-        for number, sampler in enumerate(samplers, start=first):
+        for number, (sampler, taken) in enumerate(zip(samplers, turns, strict=True), start=first):
             if problem := sampler.broken_clock:
                 self.broken.append(f"replicate {number}: {problem}")
                 continue
 
-            replicates.append(sampler.replicate(samples[number - first], warmups[number - first]))
+            replicate = sampler.replicate(taken.samples, taken.warmups)
+            replicates.append(self._examined(number, sampler.gang, replicate))
 
         return replicates
+
+    def _examined(self, number: int, gang: Gang, taken: Replicate) -> Replicate:
+        """The replicate beside what the machine can do; one gang at a time, or they would share its memory."""
+        self._progress.tick(f"{self._key}: replicate {number} beside the machine's ceiling")
+        ranks = gang.run(rank.examine, self._key, deadline_seconds=self._deadline())
+        traffic, facts = self._opened[0].traffic, dict(taken.facts)
+        if traffic is not None:
+            ceilings = [one.memory_bytes_s for one in ranks if one.memory_bytes_s]
+            work = floors.Work(traffic.bytes, traffic.flops, min(ceilings, default=None))
+            facts.update(floors.rates(taken.value, work))
+            if problem := floors.too_fast(taken.value, work, self._opened[0].contract):
+                self.broken.append(f"replicate {number}: {problem}")
+
+        if hot := [one.hot_s for one in ranks if one.hot_s]:
+            facts["hot_over_cold"] = max(hot) / taken.value
+
+        facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
+        own = [one.own_s for one in ranks if one.own_s]
+        if own and len(own) == len(ranks):  # or their place in the list would not be their rank
+            self._own.append(own)
+            facts["own_medians"] = [statistics.median(rounds) for rounds in own]
+
+        return replace(taken, facts=facts)
+
+    def _tell_stragglers(self) -> None:
+        """Ranks that are apart in all gangs so far, instead of what was said of fewer gangs."""
+        seen = self._telemetry[-1]
+        self.notes = [note for note in self.notes if note not in self._stragglers]
+        self._stragglers = notes(self._own, seen.get("gpus") if isinstance(seen, dict) else None)
+        self.notes.extend(self._stragglers)
 
     def _on_turn(self, taken: int, most: int) -> None:
         self._progress.tick(

@@ -1,0 +1,142 @@
+"""Whether the GPUs still work after ranks hung or died: a fresh process on each makes a context, allocates and copies.
+
+A wedged GPU takes the next ranks down the same way, one deadline after the other; so it is asked once, with a time
+limit, before anything else is tried on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import DecodegateError, RankDied, RankHung
+from . import accounts, logs, processes
+from .agent import GUARD_GRACE_SECONDS
+from .guard import KILL_SECONDS, guarded
+from .options import GangOptions
+
+PROBE: Final = """
+import torch
+
+ones = torch.ones(1 << 20, device="cuda")
+twos = (ones + ones).cpu().cuda()
+torch.cuda.synchronize()
+assert bool((twos == 2).all()), "1 + 1 is not 2 on this GPU"
+"""
+"""What a probe runs, under the ranks' Python; it sees one GPU."""
+
+PROBE_SECONDS = 60.0
+"""Importing torch and making a context take a few seconds; a wedged driver never returns."""
+
+# What CUDA, NCCL and the driver say when the device, and not the program, may be at fault. Running out of memory is
+# none of it. A hang or a death may also be quoted by the error of somebody who waited for it.
+_DEVICE_ERROR: Final = re.compile(
+    r"cuda ?(driver )?error(?!: out of memory)|uncorrectable|nccl.*error|launch failure|\bXid\b|\bRank(Hung|Died)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A GPU to probe: its UUID, and how sentences call it."""
+
+    uuid: str
+    label: str
+
+
+def is_doubtful(error: BaseException) -> bool:
+    """Whether `error` of some ranks may come from a GPU that no longer works."""
+    return isinstance(error, (RankHung, RankDied)) or bool(_DEVICE_ERROR.search(str(error)))
+
+
+class Health:
+    """The health of `places` in one session: asked after doubt, and once sick, sick until the session ends.
+
+    options: of ranks; their Python runs the probes, and their log_root takes what these write. holders: who uses a GPU,
+    by UUID, in words.
+    """
+
+    def __init__(
+        self, places: Sequence[Place], options: Callable[[], GangOptions], holders: Callable[[str], str]
+    ) -> None:
+        self._places = tuple(places)
+        self._options = options
+        self._holders = holders
+        self._doubt: str | None = None
+        self._sick: tuple[str, ...] = ()
+
+    def doubt(self, error: BaseException) -> None:
+        """Remember that `error` makes the GPUs doubtful, if it does; nothing is probed yet."""
+        if self._places and is_doubtful(error):
+            self._doubt = accounts.in_brief(error)
+
+    def sick(self, make_room: Callable[[], object]) -> tuple[str, ...]:
+        """A sentence for each GPU that does not work; () without doubt. make_room: ends what still runs on them.
+
+        Probes all GPUs at once, for at most PROBE_SECONDS.
+        """
+        if self._doubt is not None and not self._sick:
+            doubt, self._doubt = self._doubt, None
+            self._sick = tuple(f"{problem}; asked because {doubt}" for problem in self._problems(make_room))
+
+        return self._sick
+
+    def _problems(self, make_room: Callable[[], object]) -> list[str]:
+        try:
+            make_room()
+        except DecodegateError as error:
+            return [f"the GPUs cannot be used: {error}"]
+
+        options, deadline = self._options(), time.monotonic() + PROBE_SECONDS
+        probes = [(place, _Probe(place, options)) for place in self._places]
+        problems = [(place, probe.problem(deadline)) for place, probe in probes]
+        for _, probe in probes:  # after all were told to end: what sits in the driver takes its seconds
+            probe.end()
+
+        return [self._told(place, problem) for place, problem in problems if problem is not None]
+
+    def _told(self, place: Place, problem: str) -> str:
+        return (
+            f"{place.label} does not work any more: {problem}; it is held by {self._holders(place.uuid)}: end that, or "
+            f"reset the GPU (`nvidia-smi --gpu-reset -i {place.uuid}`), or reboot, before anything is measured on it"
+        )
+
+
+class _Probe:
+    """One fresh process on one GPU, under a guard of its own."""
+
+    def __init__(self, place: Place, options: GangOptions) -> None:
+        options.log_root.mkdir(parents=True, exist_ok=True)
+        self._log = options.log_root / f"probe-{place.uuid.replace('/', '-')}.log"
+        with self._log.open("wb") as log:
+            self._process = guarded(
+                [options.python, "-c", PROBE],
+                env={**processes.scrubbed(os.environ), **options.env, "CUDA_VISIBLE_DEVICES": place.uuid},
+                stdout=log,
+                grace_seconds=GUARD_GRACE_SECONDS,
+            )
+
+    def problem(self, deadline: float) -> str | None:
+        """What is wrong, or None; waits until `deadline` (monotonic), then tells the process to end."""
+        try:
+            code = self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            return f"a fresh process did not get through a context, an allocation and a copy in {PROBE_SECONDS:g} s"
+        if code:
+            lines = logs.tail(self._log).strip().splitlines()
+            return f"a fresh process on it failed ({lines[-1] if lines else f'exit code {code}'})"
+
+        return None
+
+    def end(self) -> None:
+        """Wait for the guard to end the process; bounded. What sits in the driver survives it, and its log says so."""
+        try:
+            self._process.wait(GUARD_GRACE_SECONDS + KILL_SECONDS + 1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
