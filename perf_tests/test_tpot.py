@@ -6,18 +6,53 @@ from pytest_decodegate.metric import Metric
 from pytest_decodegate.perf import Perf
 from pytest_decodegate.serving.server import Server
 from pytest_decodegate.serving.window import Load
+from pytest_decodegate.workloads.kimi import KIMI_K25
+
+DEPTHS = (8, 24)
+"""Layers of the two slices from which the whole model is extrapolated; the deeper one fits in 48 GiB a GPU."""
+
+
+def serving_load(concurrency: int) -> Load:
+    """What a host with a GPU is asked; long enough that a stream decodes far more than it waits."""
+    return Load(concurrency, prompt_tokens=64, output_tokens=128, requests=max(8, 3 * concurrency))
+
+
+def measure(perf: Perf, server: Server, concurrency: int) -> None:
+    """Gate the TPOT of a server; without a GPU it goes by another name."""
+    if server.stand_in:
+        metric = Metric.of(f"tpot_cpu[c={concurrency}]", "cpu")
+        # The client shares the server's cores here, so the two may disagree by more than on a host of their own.
+        load = Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(8, 2 * concurrency), cross_check=0.2)
+    else:
+        metric, load = Metric.of(f"tpot[c={concurrency}]", "serving"), serving_load(concurrency)
+
+    perf.measure_tpot(metric, server, load)
 
 
 @pytest.mark.perf
 @pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
     """(last token - first token) / (tokens - 1) per request, greedy, fresh random prompts, at a fixed concurrency."""
-    if server.stand_in:
-        metric = Metric.of(f"tpot_cpu[c={concurrency}]", "cpu")
-        # The client shares the server's cores here, so the two may disagree by more than on a host of their own.
-        load = Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(8, 2 * concurrency), cross_check=0.2)
-    else:
-        metric = Metric.of(f"tpot[c={concurrency}]", "serving")
-        load = Load(concurrency, prompt_tokens=64, output_tokens=128, requests=max(8, 3 * concurrency))
+    measure(perf, server, concurrency)
 
-    perf.measure_tpot(metric, server, load)
+
+@pytest.mark.perf(extended=True)
+@pytest.mark.parametrize("concurrency", [2, 4, 16, 32, 64], ids="c={}".format)
+def test_tpot_sweep(perf: Perf, server: Server, concurrency: int) -> None:
+    """The other batch sizes for which the rank-slice's server captures graphs."""
+    measure(perf, server, concurrency)
+
+
+@pytest.mark.perf(extended=True)
+@pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
+def test_tpot_of_all_layers(perf: Perf, concurrency: int) -> None:
+    """TPOT at two depths, each gated, and what a line through them says of the 61 layers that may not fit here."""
+    measured = {
+        layers: perf.measure_tpot(
+            Metric.of(f"tpot[c={concurrency},layers={layers}]", "serving"),
+            perf.slice_server(layers),
+            serving_load(concurrency),
+        )
+        for layers in DEPTHS
+    }
+    perf.extrapolate(f"tpot_61_layers_extrapolated[c={concurrency}]", measured, KIMI_K25.layers)

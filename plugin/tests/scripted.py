@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -53,6 +54,13 @@ def streaming(
     return handle
 
 
+def greedy(tokens: Sequence[str], *, margin: float = 3.0) -> dict[str, Any]:
+    """A whole answer with logprobs as vLLM gives them; each token is `margin` nats likelier than the next."""
+    tops = [{token: -0.1, "other": -0.1 - margin, "third": -0.2 - margin} for token in tokens]
+    logprobs = {"tokens": list(tokens), "token_logprobs": [-0.1] * len(tokens), "top_logprobs": tops}
+    return {"choices": [{"text": "".join(tokens), "logprobs": logprobs}]}
+
+
 def refusing(status: int, text: str) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status, text=text)
@@ -63,12 +71,17 @@ def refusing(status: int, text: str) -> Handler:
 class ScriptedServer:
     """An OpenAI-compatible server whose completions do what `completion` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.completion: Handler = streaming(answer())
         self.metrics: Callable[[], str | None] = lambda: None
         self.prompts: list[list[int]] = []
         self.models = ["the-model"]
         self.version: str | None = None
+        self.greedy: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: greedy(["a", "b", "c"])
+        self.pages: dict[str, Any] = {}
+        self.owner: str | None = None
+        self.key: str | None = None
         self.open = self.most_open = 0
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -85,21 +98,26 @@ class ScriptedServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = web.Application()
+        app = web.Application(middlewares=[self._authorised])
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/version", self._show_version)
+        app.router.add_get("/{page}", self._show_page)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
         self._started.set()
         await self._stop.wait()
         await runner.cleanup()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self.prompts.append((await request.json())["prompt"])
+        body = await request.json()
+        if not body.get("stream"):
+            return web.json_response(self.greedy(body))
+
+        self.prompts.append(body["prompt"])
         self.open += 1
         self.most_open = max(self.open, self.most_open)
         try:
@@ -108,7 +126,19 @@ class ScriptedServer:
             self.open -= 1
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": name, "max_model_len": 512} for name in self.models]})
+        owner = {"owned_by": self.owner} if self.owner else {}
+        return web.json_response({"data": [{"id": name, "max_model_len": 512, **owner} for name in self.models]})
+
+    async def _show_page(self, request: web.Request) -> web.Response:
+        page = self.pages.get(request.match_info["page"])
+        return web.json_response(page) if page else web.Response(status=404)
+
+    @web.middleware
+    async def _authorised(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.Response(status=401, text="wrong key")
+
+        return await handler(request)
 
     async def _show_version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version}) if self.version else web.Response(status=404)

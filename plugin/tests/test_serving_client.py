@@ -2,18 +2,17 @@
 
 import asyncio
 import gzip
+import zlib
 from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
-from loops import windows
+from loops import complete, windows
 from scripted import STREAM, TOKENS, ScriptedServer, answer, event, refusing, streaming, token
 
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.serving.client import Client
 from pytest_decodegate.serving.endpoint import base_url
 from pytest_decodegate.serving.server import Server, attach
-from pytest_decodegate.serving.stream import RequestTiming, read
 from pytest_decodegate.serving.window import Load
 
 
@@ -22,14 +21,6 @@ def scripted() -> Iterator[ScriptedServer]:
     server = ScriptedServer()
     yield server
     server.close()
-
-
-def complete(server: ScriptedServer, *, stall_seconds: float = 10.0) -> RequestTiming:
-    async def ask() -> RequestTiming:
-        async with Client(server.endpoint, stall_seconds=stall_seconds) as client:
-            return read(await client.complete([1, 2, 3], output_tokens=TOKENS))
-
-    return asyncio.run(ask())
 
 
 def test_a_good_answer(scripted: ScriptedServer) -> None:
@@ -70,6 +61,37 @@ def test_gzip(scripted: ScriptedServer) -> None:
     assert complete(scripted).tokens == TOKENS
 
 
+def test_gzip_in_chunks_as_a_proxy_sends_them(scripted: ScriptedServer) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**STREAM, "Content-Encoding": "gzip"})
+        await response.prepare(request)
+        packer = zlib.compressobj(wbits=31)
+        for piece in answer():
+            await response.write(packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH))
+            await asyncio.sleep(0.02)
+
+        await response.write(packer.flush())
+        return response
+
+    scripted.completion = handle
+    timing = complete(scripted)
+    assert timing.tokens == TOKENS
+    assert timing.itl_s
+
+
+def test_a_character_cut_in_two(scripted: ScriptedServer) -> None:
+    body = event('{"choices": [{"text": "é🙂", "token_ids": [1], "finish_reason": "length"}]}')
+    scripted.completion = streaming([*(bytes([byte]) for byte in body), event("[DONE]")])
+    assert complete(scripted).tokens == 1
+
+
+def test_a_role_first_and_no_end_marker(scripted: ScriptedServer) -> None:
+    role = event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+    scripted.completion = streaming([b": keep-alive\n\n", role, *answer()[:TOKENS]], pause_s=0.01)
+    timing = complete(scripted)
+    assert (timing.tokens, len(timing.arrivals)) == (TOKENS, TOKENS)
+
+
 def test_early_close(scripted: ScriptedServer) -> None:
     scripted.completion = streaming(answer()[:2])
     with pytest.raises(ServerError, match="closed the stream after 2 of 4 tokens"):
@@ -108,7 +130,8 @@ def test_keep_alives_are_no_progress(scripted: ScriptedServer) -> None:
 
 
 def test_slow_but_steady_is_no_stall(scripted: ScriptedServer) -> None:
-    scripted.completion = streaming(answer(), pause_s=0.25)
+    cut = [part for piece in answer() for part in (piece[:3], piece[3:])]  # also when no read holds a whole "data:"
+    scripted.completion = streaming(cut, pause_s=0.12)
     assert complete(scripted, stall_seconds=1.0).latency_s > 1.0
 
 

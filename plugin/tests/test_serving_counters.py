@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.serving.counters import Counters, Received, check, parse
+from pytest_decodegate.serving.counters import Counters, Received, acceptance, check, parse
 
 PAGE = """\
 # HELP vllm:request_time_per_output_token_seconds Histogram
@@ -63,6 +63,27 @@ def test_speculative_counters_are_kept_when_there_are_any() -> None:
     counters = parse(PAGE + "vllm:spec_decode_num_drafts_total 7\n")
     assert counters
     assert (counters.values["drafts"], counters.missing) == (7, ())
+
+
+def test_acceptance_is_told_by_position_and_summed_over_engines() -> None:
+    lines = [
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 2',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0",engine="0"} 5',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0",engine="1"} 1',
+        "vllm:spec_decode_num_drafts_total 10",
+        "vllm:spec_decode_num_draft_tokens_total 20",
+        "vllm:spec_decode_num_accepted_tokens_total 8",
+    ]
+    counters = parse(PAGE + "\n".join(lines))
+    assert counters
+    seen = acceptance(counters)
+    assert (seen["length"], seen["rate"]) == pytest.approx((1.8, 0.4))
+    assert seen["per_position"] == pytest.approx([0.6, 0.2])
+    assert check(Counters({**GOOD, **counters.values, "prefix_hits": 0}), RECEIVED).facts["speculation"] == seen
+
+
+def test_a_server_that_drafted_nothing_accepted_nothing() -> None:
+    assert acceptance(Counters({**GOOD, "drafts": 0.0, "draft_tokens": 0.0})) == {}
 
 
 @given(st.text(max_size=200))

@@ -33,14 +33,22 @@ def start(tmp_path: Path) -> home.Launch:
 def test_the_users_model_is_found_in_each_form(
     words: list[str], start: home.Launch, started: list[ServerOptions]
 ) -> None:
-    server = home.launch_users(start, words)
+    server = home.launch_users(start, words, {})
     assert started[0].model.folder == Path("kimi")
     assert started[0].model.arguments[:2] == ("-tp", "8")
     assert server.token_ids == ATTACHED_TOKEN_IDS
 
 
+def test_the_users_api_key_does_not_shut_us_out(
+    start: home.Launch, started: list[ServerOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sk-mine")
+    home.launch_users(start, ["kimi"], {})
+    assert started[0].environment["VLLM_API_KEY"] == ""
+
+
 def test_prefix_caching_is_off_whatever_the_user_serves(start: home.Launch, started: list[ServerOptions]) -> None:
-    home.launch_users(start, ["kimi"])
+    home.launch_users(start, ["kimi"], {})
     assert "--no-enable-prefix-caching" in started[0].model.arguments
 
 
@@ -50,7 +58,7 @@ def test_no_model_is_refused(words: list[str]) -> None:
         read_command(words)
 
 
-@pytest.mark.parametrize("flag", ["--host=0.0.0.0", "--served-model-name=x"])
+@pytest.mark.parametrize("flag", ["--host=0.0.0.0", "--served-model-name=x", "--api-key=sk-mine"])
 def test_what_decodegate_chooses_is_refused(flag: str) -> None:
     with pytest.raises(BadInput, match=f"leave out {flag.split('=')[0]}"):
         read_command(["kimi", flag])
@@ -72,12 +80,26 @@ def test_a_relative_folder_is_found_from_where_the_server_runs(tmp_path: Path, m
 def test_a_python_without_vllm_is_named(start: home.Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"needs 'vllm', which .* does not have; run pytest in the environment"):
-        home.launch_own(start, gpus=0, memory_gib=0)
+        home.launch_own(start, gpus=0, memory_gib=0, pins={})
+
+
+def test_pinned_backends_reach_whatever_is_launched(start: home.Launch, started: list[ServerOptions]) -> None:
+    pins = {"moe": "marlin", "attention": "TRITON_MLA"}
+    home.launch_own(start, gpus=1, memory_gib=96, pins=pins)
+    home.launch_users(start, ["kimi"], pins)
+    for options in started:
+        assert options.model.arguments[-4:] == ("--attention-backend", "TRITON_MLA", "--moe-backend", "marlin")
+        assert options.model.facts["pinned"] == pins
+
+
+def test_a_depth_may_be_chosen(start: home.Launch, started: list[ServerOptions]) -> None:
+    home.launch_own(start, gpus=1, memory_gib=96, pins={}, layers=8)
+    assert "8 layers" in str(started[0].model.facts["model"])
 
 
 def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.Launch, started: list[ServerOptions]) -> None:
-    home.launch_own(start, gpus=2, memory_gib=24)
-    home.launch_own(start, gpus=0, memory_gib=0)
+    home.launch_own(start, gpus=2, memory_gib=24, pins={})
+    home.launch_own(start, gpus=0, memory_gib=0, pins={})
     assert "12 layers" in str(started[0].model.facts["model"])
     assert "tiny" in str(started[1].model.facts["model"])
     assert started[0].environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

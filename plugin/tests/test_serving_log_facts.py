@@ -48,6 +48,13 @@ def test_gpu_log() -> None:
     }
 
 
+def test_speculative_decoding_is_told_by_method_and_not_by_the_place_of_its_model() -> None:
+    log = (
+        "config: model='/m', speculative_config=SpeculativeConfig(method='eagle3', model='/d', num_spec_tokens=3), x=1"
+    )
+    assert read_facts(log) == {"speculative_method": "eagle3", "draft_tokens": 3}
+
+
 def test_pinned_attention_backend() -> None:
     assert read_facts("INFO [cuda.py:480] Using TRITON_MLA backend.") == {"attention_backend": "TRITON_MLA"}
 

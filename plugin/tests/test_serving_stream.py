@@ -159,3 +159,29 @@ def test_any_cut_of_the_bytes_gives_the_same_tokens(sizes: list[int], places: li
     timing = read(Exchange(0.0, pieces, sum(sizes)))
     assert timing.tokens == sum(sizes) == sum(tokens for _, tokens in timing.arrivals)
     assert 0 <= timing.first_token_s <= timing.last_token_s <= timing.ended_s == len(pieces) - 1
+
+
+CHUNKS = st.builds(
+    lambda ids, finish, usage: {
+        "choices": [{"text": "é", "token_ids": ids, "finish_reason": finish}],
+        **({"usage": {"completion_tokens": usage}} if usage else {}),
+    },
+    st.lists(st.integers(0, 9), max_size=3),
+    st.sampled_from([None, "length"]),
+    st.integers(0, 3),
+)
+ODD = st.sampled_from(["{}", "", "1", "{},{}", '{"error": "dead"}', '{"choices": 5}', DONE, '{"a": "x', 'y"}'])
+
+
+@given(st.lists(st.lists(CHUNKS | ODD, min_size=1, max_size=3), max_size=4))
+def test_the_quick_way_of_reading_gives_what_the_slow_one_gives(reads: list[list[dict[str, Any] | str]]) -> None:
+    data = [b"".join(map(event, bodies)) for bodies in reads] + [event(final_usage(2)), event(DONE)]
+    outcomes = []
+    for start in (b"", b": a comment, so the slow way\n\n"):
+        pieces = tuple((float(number), start + piece if number == 0 else piece) for number, piece in enumerate(data))
+        try:
+            outcomes.append(str(read(Exchange(0.0, pieces, 2))))
+        except ServerError as error:
+            outcomes.append(str(error))
+
+    assert outcomes[0] == outcomes[1]

@@ -57,6 +57,26 @@ def test_a_perfect_window() -> None:
     assert window.facts["requests_per_s"] == pytest.approx(2 / (6 * STEP_S))
     assert window.facts["formula"] == "tpot_client_v1"
     assert window.facts["counted_by"] == "token_ids"
+    assert window.facts["latency_median_s"] == pytest.approx(5 * STEP_S)
+    assert window.facts["itl_s"] == pytest.approx(dict.fromkeys(["p50", "p90", "p99", "max"], STEP_S))
+
+
+def test_no_time_between_tokens_is_told_where_a_chunk_holds_several() -> None:
+    body = {"choices": [{"text": "ab", "token_ids": [1, 2], "finish_reason": None}]}
+    last = {"choices": [{"text": "cde", "token_ids": [3, 4, 5], "finish_reason": "length"}]}
+    exchanges = [
+        replace(
+            one,
+            pieces=tuple(
+                (one.sent_s + at, f"data: {json.dumps(chunk)}\n\n".encode())
+                for at, chunk in ((0.01, body), (0.05, last))
+            ),
+        )
+        for one in steady()
+    ]
+    window = read(recording(exchanges), LOAD)
+    assert window.tpot_s == pytest.approx([0.01] * 4)
+    assert "itl_s" not in window.facts
 
 
 def test_ramp_and_company_are_not_measured() -> None:

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import ServerError
+
+_STREAMS = 128
+
 
 def add(commands: Any) -> None:
     """Register the command with the subparsers `commands`."""
@@ -40,13 +44,27 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
 
     yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
     yield from (_module(python, name) for name in ("torch", "vllm"))
+    yield _client()
     files = Store(baselines).files(fingerprint.machine_class)
     yield f"baselines of this machine class: {', '.join(file.name for file in files) or 'none'}", bool(files)
 
 
+def _client() -> tuple[str, bool]:
+    from ..serving.floor import client_floor
+
+    try:
+        return str(client_floor(_STREAMS)), True
+    except ServerError as error:
+        return f"the client's own floor: {error}", False
+
+
 def _module(python: str, name: str) -> tuple[str, bool]:
     code = f"import {name}; print({name}.__version__)"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"{name}: {python} cannot be run ({error.strerror}); give --python the Python of the ranks", False
+
     if found.returncode:
         reason = (found.stderr.strip().splitlines() or ["no output"])[-1]
         return f"{name} in {python}: {reason}", False

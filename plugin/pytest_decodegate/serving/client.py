@@ -14,17 +14,16 @@ import aiohttp
 from ..errors import ServerError
 from .endpoint import Endpoint, served_models
 from .stream import Exchange
+from .tap import Piece, Tap
 
 _BODY_SHOWN = 500
 _IDLE_SECONDS = 3.0  # shorter than the 5 s after which vLLM's front end closes an idle connection under our hands
-
-Piece = tuple[float, bytes]
 
 
 class Client:
     """Sends streaming completions to one endpoint; an async context manager.
 
-    stall_seconds: longest wait for the next event, the first one included; comments do not count as progress.
+    stall_seconds: longest wait for the head of an answer, and from there on for each event; a comment is none.
     """
 
     def __init__(self, endpoint: Endpoint, *, stall_seconds: float) -> None:
@@ -37,7 +36,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None),
             # Compression would hold tokens back until a block is full.
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity", **self._endpoint.headers},
         )
         return self
 
@@ -65,28 +64,38 @@ class Client:
         async with self._plain_errors("a completion"):
             pieces = await self._record(body)
 
-        return Exchange(sent_s=sent_s, pieces=tuple(pieces), asked_tokens=output_tokens)
+        return Exchange(sent_s=sent_s, pieces=pieces, asked_tokens=output_tokens)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> str:
+        """The whole answer to a JSON `body` about the served model; raises ServerError as `complete` does."""
+        url = self._endpoint.url + path
+        full = {"model": self._endpoint.model, **body}
+        deadline = asyncio.timeout(self._stall_seconds)
+        async with self._plain_errors(path), deadline, self._session.post(url, json=full) as response:
+            if response.status != 200:
+                raise ServerError(await self._refusal(response))
+
+            return await response.text(errors="replace")
 
     async def page(self, path: str) -> str | None:
         """The text at `path`, or None where the server has no such page; raises ServerError."""
         url = self._endpoint.url + path
         async with self._plain_errors(path), asyncio.timeout(self._stall_seconds), self._session.get(url) as response:
-            return await response.text() if response.status == 200 else None
+            return await response.text(errors="replace") if response.status == 200 else None
 
-    async def _record(self, body: Mapping[str, object]) -> list[Piece]:
+    async def _record(self, body: Mapping[str, object]) -> tuple[Piece, ...]:
         url = f"{self._endpoint.url}/v1/completions"
-        clock = asyncio.get_running_loop().time
-        pieces: list[Piece] = []
-        async with asyncio.timeout(self._stall_seconds) as deadline, self._session.post(url, json=body) as response:
+        async with (
+            asyncio.timeout(self._stall_seconds) as deadline,
+            self._session.post(url, json=body) as response,
+        ):
             if response.status != 200 or response.content_type != "text/event-stream":
                 raise ServerError(await self._refusal(response))
 
-            async for piece in response.content.iter_any():
-                pieces.append((time.monotonic(), piece))
-                if b"data:" in piece:
-                    deadline.reschedule(clock() + self._stall_seconds)
-
-        return pieces
+            deadline.reschedule(None)
+            tap = Tap(response)
+            await tap.ended(stall_seconds=self._stall_seconds)
+            return tuple(tap.pieces)
 
     @asynccontextmanager
     async def _plain_errors(self, asked: str) -> AsyncIterator[None]:

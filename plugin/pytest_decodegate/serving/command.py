@@ -9,7 +9,12 @@ from pathlib import Path
 
 from ..errors import BadInput
 
-_CHOSEN = ("--host", "--served-model-name")
+_OURS = "decodegate chooses it, so that it measures its own server"
+_REFUSED = {
+    "--host": _OURS,
+    "--served-model-name": _OURS,
+    "--api-key": "the server listens on this host alone, and its arguments are stored with what is measured",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,9 @@ def read_command(words: Sequence[str]) -> UsersCommand:
     parser.add_argument("--model")
     parser.add_argument("--port", type=int, default=0)
     known, rest = parser.parse_known_args(list(words))
-    for flag in _CHOSEN:
+    for flag, reason in _REFUSED.items():
         if any(word == flag or word.startswith(f"{flag}=") for word in rest):
-            raise BadInput(f"--perf-serve: leave out {flag}; decodegate chooses it, so that it measures its own server")
+            raise BadInput(f"--perf-serve: leave out {flag}; {reason}")
 
     if known.model is None and rest and not rest[0].startswith("-"):
         known.model, rest = rest[0], rest[1:]  # as in `vllm serve MODEL ...`

@@ -33,7 +33,10 @@ _OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
     "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"),
 }
-_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
+_AT_POSITION: Final = "accepted_at_"
+_PER_POSITION: Final = re.compile(r"vllm:spec_decode_num_accepted_tokens_per_pos(?:_total)?")
+_POSITION = re.compile(r'\bposition="(\d+)"')
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class Check:
 
 
 def parse(page: str | None) -> Counters | None:
-    """Read a /metrics page in the Prometheus text format; None if it has none of vLLM's series."""
+    """Read a /metrics page in the Prometheus text format; None if it has none of vLLM's series.
+
+    Tokens accepted at each position of a draft are the values "accepted_at_0", "accepted_at_1" ...
+    """
     totals = _totals(page or "")
     if not any(name.startswith("vllm:") for name in totals):
         return None
@@ -68,6 +74,7 @@ def parse(page: str | None) -> Counters | None:
         for quantity, names in {**_SERIES, **_OPTIONAL}.items()
         if (name := next((name for name in names if name in totals), None))
     }
+    found |= {name: total for name, total in totals.items() if name.startswith(_AT_POSITION)}
     missing = tuple(names[0] for quantity, names in _SERIES.items() if quantity not in found)
     return Counters(found, missing)
 
@@ -87,7 +94,8 @@ class Received:
 
 def check(delta: Counters, received: Received, *, limit: float = CROSS_CHECK) -> Check:
     """Judge a window by what the server counted over it; `limit` is for the difference of the two TPOTs."""
-    facts: dict[str, Json] = {f"server_{name}": delta.values[name] for name in sorted(delta.values)}
+    counted = sorted(name for name in delta.values if not name.startswith(_AT_POSITION))
+    facts: dict[str, Json] = {f"server_{name}": delta.values[name] for name in counted}
     broken = [f"the server's /metrics has no {name}, so its rule cannot be checked" for name in delta.missing]
     if any(change < 0 for change in delta.values.values()):
         return Check((*broken, "the server's counters went backwards: it was restarted inside the window"))
@@ -101,16 +109,47 @@ def check(delta: Counters, received: Received, *, limit: float = CROSS_CHECK) ->
         facts |= {"client_tpot_s": received.tpot_s, "server_tpot_s": total_s / count}
         broken += _disagreement(received.tpot_s, total_s / count, limit)
 
+    if speculation := acceptance(delta):
+        facts["speculation"] = speculation
+
     return Check(tuple(broken), facts)
+
+
+def acceptance(delta: Counters) -> dict[str, Json]:
+    """What speculative decoding did in a window; empty if the server drafted nothing.
+
+    length: tokens that one step of the model gives, 1 + accepted / drafts. rate: accepted / drafted tokens.
+    per_position: share of the drafts whose token at this position was accepted.
+    """
+    drafts, drafted = (delta.values.get(name, 0.0) for name in ("drafts", "draft_tokens"))
+    if not (drafts and drafted):
+        return {}
+
+    accepted = delta.values.get("accepted_tokens", 0.0)
+    positions = sorted(int(name.removeprefix(_AT_POSITION)) for name in delta.values if name.startswith(_AT_POSITION))
+    return {
+        "length": 1 + accepted / drafts,
+        "rate": accepted / drafted,
+        "drafts": drafts,
+        "draft_tokens": drafted,
+        "per_position": [delta.values[f"{_AT_POSITION}{position}"] / drafts for position in positions],
+    }
 
 
 def _totals(page: str) -> dict[str, float]:
     totals: dict[str, float] = {}
     for line in page.splitlines():
         if sample := _SAMPLE.fullmatch(line):
-            totals[sample[1]] = totals.get(sample[1], 0.0) + _number(sample[2])
+            name = _series(sample[1], sample[2] or "")
+            totals[name] = totals.get(name, 0.0) + _number(sample[3])
 
     return {name: total for name, total in totals.items() if math.isfinite(total)}
+
+
+def _series(name: str, labels: str) -> str:
+    """The name under which a sample is summed: over all its labels but the position of a draft."""
+    position = _POSITION.search(labels) if _PER_POSITION.fullmatch(name) else None
+    return f"{_AT_POSITION}{position[1]}" if position else name
 
 
 def _number(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ..errors import BadInput
@@ -11,10 +11,19 @@ from ..errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where requests go: base URL without a path such as /v1, and the name that the server gives to the model."""
+    """Where requests go: base URL without a path such as /v1, and the name that the server gives to the model.
+
+    key: sent as a bearer token, and never shown or stored.
+    """
 
     url: str
     model: str
+    key: str = field(default="", repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries besides its own headers."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 def base_url(text: str) -> str:
@@ -40,6 +49,11 @@ def model_length(body: str, model: str) -> int | None:
     """The max_model_len that /v1/models gives for `model`, in tokens, if it gives one."""
     lengths = [entry.get("max_model_len") for entry in _entries(body) if entry.get("id") == model]
     return lengths[0] if lengths and isinstance(lengths[0], int) else None
+
+
+def owner(body: str) -> str | None:
+    """Who an answer of /v1/models says that it is: "vllm", "sglang", "llamacpp"; None if it does not."""
+    return next((str(entry["owned_by"]) for entry in _entries(body) if entry.get("owned_by")), None)
 
 
 def _entries(body: str) -> list[dict[str, object]]:

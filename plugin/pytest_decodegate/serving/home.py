@@ -18,28 +18,33 @@ from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How any server is launched. folder: an empty one, for model and log. environment: added to pytest's own."""
+    """How any server is launched. folder: an empty one, for model and log. environment: added to pytest's own.
+
+    python: of the environment that has vLLM.
+    """
 
     folder: Path
     environment: Mapping[str, str]
     start_seconds: float
     on_wait: Callable[[str], None]
+    python: str = sys.executable
 
     def __call__(self, model: LocalModel, port: int = 0) -> Server:
         """Start vLLM on `model` and wait until it serves; raises ServerError with the end of its log.
 
         port: 0 takes a free one. Raises BadInput if it is taken, or if this Python has no vllm.
         """
-        if importlib.util.find_spec("vllm") is None:
+        if self.python == sys.executable and importlib.util.find_spec("vllm") is None:
             raise BadInput(
                 f"a server needs 'vllm', which {sys.executable} does not have; run pytest in the environment that "
                 "serves the model, or attach to a running server with --perf-server URL"
             )
 
         options = ServerOptions(
-            python=sys.executable,
+            python=self.python,
             model=model,
-            environment={**scrubbed(os.environ), **self.environment},
+            # The user's key would shut us out of our own server, which this host alone can reach.
+            environment={**scrubbed(os.environ), "VLLM_API_KEY": "", **self.environment},
             log_path=self.folder / "server.log",
             port=port,
             start_seconds=self.start_seconds,
@@ -47,19 +52,26 @@ class Launch:
         return launch(options, on_wait=self.on_wait)
 
 
-def launch_own(start: Launch, *, gpus: int, memory_gib: int) -> Server:
+def launch_own(
+    start: Launch, *, gpus: int, memory_gib: int, pins: Mapping[str, str], layers: int | None = None
+) -> Server:
     """The Kimi rank-slice over all visible GPUs, or a tiny model on vLLM's CPU build without one.
 
-    memory_gib: of the smallest GPU; it decides how many layers are kept.
+    memory_gib: of the smallest GPU; it decides how many layers are kept, unless `layers` does. pins: of --perf-pin.
     """
     folder = start.folder / "model"
-    return start(
-        write_rank_slice(folder, world_size=gpus, layers=slice_layers(memory_gib)) if gpus else write_tiny_model(folder)
-    )
+    if not gpus:
+        return start(write_tiny_model(folder).pinned(pins))
+
+    model = write_rank_slice(folder, world_size=gpus, layers=layers or slice_layers(memory_gib))
+    return start(model.pinned(pins))
 
 
-def launch_users(start: Launch, words: Sequence[str]) -> Server:
-    """Start vLLM with the user's own command line; raises BadInput if it names no model or a port that is taken."""
+def launch_users(start: Launch, words: Sequence[str], pins: Mapping[str, str]) -> Server:
+    """Start vLLM with the user's own command line; raises BadInput if it names no model or a port that is taken.
+
+    pins: of --perf-pin, which win over the same flags among `words`.
+    """
     command = read_command(words)
     local = LocalModel(
         folder=Path(command.model),
@@ -67,4 +79,4 @@ def launch_users(start: Launch, words: Sequence[str]) -> Server:
         arguments=(*command.arguments, "--no-enable-prefix-caching"),
         facts={"model": command.model, "arguments": " ".join(command.arguments)},
     )
-    return replace(start(local, port=command.port), token_ids=ATTACHED_TOKEN_IDS)
+    return replace(start(local.pinned(pins), port=command.port), token_ids=ATTACHED_TOKEN_IDS)

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import ServerError
 from . import counters, stream, window
 from .client import Client
 from .counters import Counters
@@ -28,34 +27,24 @@ class ClosedLoop:
         self._load = load
         self._random = random.Random()  # seeded by the system: a fixed seed would find its own prompts in the cache
 
+    @property
+    def _doing(self) -> str:
+        return f"under load (concurrency {self._load.concurrency})"
+
     def warm_up(self) -> None:
         """Send two requests per stream and time nothing; raises ServerError."""
-        with self._explained():
+        with self._server.explained(self._doing):
             for exchange in self._run(2 * self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
                 stream.read(exchange)
 
     def window(self) -> Window:
         """Run and read one window; raises ServerError if any request of it failed."""
-        with self._explained():
+        with self._server.explained(self._doing), no_garbage_collection():
             return window.read(self._run(self._load.sent, self._load.stall_seconds), self._load)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """The first failure, or the server's death if that is behind it; the other streams only fail after it."""
-        try:
-            yield
-        except* ServerError as failures:
-            first = failures.exceptions[0]
-        else:
-            return
-
-        assert isinstance(first, ServerError)
-        raise self._server.explain(first, f"under load (concurrency {self._load.concurrency})")
 
     def _run(self, requests: int, stall_seconds: float) -> Recording:
         prompts = [self._prompt() for _ in range(requests)]
-        with _no_garbage_collection():
-            return asyncio.run(self._record(prompts, stall_seconds))
+        return asyncio.run(self._record(prompts, stall_seconds))
 
     def _prompt(self) -> list[int]:
         return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)
@@ -87,10 +76,9 @@ class ClosedLoop:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    # A collection of pytest's heap takes milliseconds, which is several tokens.
+def no_garbage_collection() -> Iterator[None]:
+    """Put it off: a collection of pytest's heap takes milliseconds, which is several tokens."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

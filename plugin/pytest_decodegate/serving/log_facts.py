@@ -50,6 +50,8 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "allreduce_backends": (r"Using (\[[^\]]*\]) all-reduce backends \(in dispatch order\) for group 'tp", _names),
     "nccl": (r"vLLM is using nccl==([\w.]+)", _text),
     "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", _count),
+    "speculative_method": (r"\bspeculative_config=SpeculativeConfig\(method='([\w-]+)'", _text),
+    "draft_tokens": (r"\bspeculative_config=SpeculativeConfig\([^)]*num_spec_tokens=(\d+)", _count),
     "jit_monitor": (r"(Kernel JIT monitor activated)", bool),
 }
 

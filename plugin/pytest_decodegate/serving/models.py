@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import BadInput
 from ..metric import Json
 from ..workloads.kimi import INT4_GROUP, KIMI_K25
+from .tokenizer import byte_level_tokenizer
 
 SLICED_FROM = 8
 """The tensor-parallel degree whose per-rank dims a rank-slice keeps."""
@@ -32,6 +33,15 @@ class LocalModel:
     environment: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
     stand_in: bool = False
+
+    def pinned(self, pins: Mapping[str, str]) -> LocalModel:
+        """The same model served with the backends of `pins`, as --perf-pin names them; vLLM refuses unknown ones."""
+        flags = [word for name, value in sorted(pins.items()) for word in (f"--{name}-backend", value)]
+        if not flags:
+            return self
+
+        facts: dict[str, Json] = {"pinned": dict(pins)}
+        return replace(self, arguments=(*self.arguments, *flags), facts={**self.facts, **facts})
 
 
 def write_tiny_model(folder: Path) -> LocalModel:
@@ -251,51 +261,8 @@ def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
     }
     files = {
         "config.json": config,
-        "tokenizer.json": _tokenizer(vocabulary),
+        "tokenizer.json": byte_level_tokenizer(vocabulary),
         "tokenizer_config.json": tokenizer_config,
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def _tokenizer(vocabulary: int) -> dict[str, Json]:
-    """Byte-level BPE without merges, in the file format of `tokenizers`, with exactly `vocabulary` entries.
-
-    Every id decodes to whole characters: a token that is half a character gives a chunk without text.
-    """
-    byte_level: dict[str, Json] = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": False,
-    }
-    model: dict[str, Json] = {
-        "type": "BPE",
-        "vocab": {token: index for index, token in enumerate(_tokens(vocabulary))},
-        "merges": [],
-        "unk_token": None,
-        "byte_fallback": False,
-        "fuse_unk": False,
-        "ignore_merges": False,
-        "dropout": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-    }
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": model,
-    }
-
-
-def _tokens(count: int) -> Iterator[str]:
-    printable = [chr(code) for code in range(ord("!"), ord("~") + 1)]
-    yield from printable
-    for number in range(count - len(printable)):
-        yield f"Ġw{number}"  # "Ġ" is how byte-level BPE writes a space

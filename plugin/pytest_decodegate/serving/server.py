@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import math
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from ..errors import BadInput, ServerError
 from ..metric import Json
 from .endpoint import Endpoint, base_url, model_length, served_models
 from .log_facts import headline, read_facts
 from .models import LocalModel
+from .pages import fetch, page, read_pages
 from .process import ServerProcess
 
 OnWait = Callable[[str], None]
 
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.5
-_PAGE_SECONDS = 10.0
 _DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
 ATTACHED_TOKEN_IDS = range(1000, 30_000)  # ordinary tokens in every vocabulary of the last years
+
+_ASKS_FOR_KEY = {
+    False: "it wants an API key; put it in an environment variable and name that with --perf-server-key-env",
+    True: "it does not take the API key that --perf-server-key-env names",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Server:
 
     token_ids: ids that prompts may be made of. process: None for an attached server, which is left running.
     given_facts: what it serves, part of a metric's identity. stand_in: see LocalModel.
+    batch_invariant: it promises the same answer whatever else it is asked.
     """
 
     endpoint: Endpoint
@@ -63,6 +68,12 @@ class Server:
     process: ServerProcess | None = None
     given_facts: Mapping[str, Json] = field(default_factory=dict)
     stand_in: bool = False
+    batch_invariant: bool = False
+
+    @property
+    def invented(self) -> bool:
+        """Whether its weights are dummies, so that its answers mean nothing; they still must stay the same."""
+        return self.token_ids != ATTACHED_TOKEN_IDS
 
     @property
     def attached(self) -> bool:
@@ -71,19 +82,18 @@ class Server:
 
     def stack(self) -> dict[str, Json]:
         """What an attached server says of its software, for the provenance; what it does not say is unknown."""
-        return {"vllm": _version(_page(self.endpoint.url, "/version")) or "unknown"}
+        told = self._told()
+        return {_engine(told): told.get("version", "unknown")}
 
     def facts(self) -> dict[str, Json]:
-        """What really runs: from /version, /v1/models and, if launched, the log. Unknown things are left out."""
-        facts: dict[str, Json] = dict(self.given_facts)
-        if self.process:
-            facts |= read_facts(self.process.log())
-        if version := _version(_page(self.endpoint.url, "/version")):
-            facts["vllm"] = version
-        if length := model_length(_page(self.endpoint.url, "/v1/models") or "", self.endpoint.model):
-            facts["max_model_len"] = length
+        """What really runs, from the log if launched and from the server's own pages; what is unknown is left out."""
+        logged = read_facts(self.process.log()) if self.process else {}
+        told = self._told()
+        version = {_engine(told): told.pop("version")} if "version" in told else {}
+        return {**self.given_facts, **logged, **told, **version}
 
-        return facts
+    def _told(self) -> dict[str, Json]:
+        return read_pages(partial(page, self.endpoint), self.endpoint.model)
 
     def log_size(self) -> int:
         """Bytes of the server's log so far, a mark for `log`; 0 if it is attached."""
@@ -103,6 +113,21 @@ class Server:
 
         return error
 
+    @contextmanager
+    def explained(self, doing: str) -> Iterator[None]:
+        """Raise the first failure in here, or the server's death if that is behind it; the others only follow it."""
+        try:
+            yield
+        except* ServerError as failures:
+            first = failures.exceptions[0]
+        else:
+            return
+
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+
+        raise self.explain(first, doing)
+
     def stop(self) -> None:
         """Stop a launched server with all its processes; an attached one is not ours to stop."""
         if self.process:
@@ -117,33 +142,43 @@ class Server:
         self.stop()
 
 
-def attach(url: str, *, model: str | None = None) -> Server:
-    """Use a server that runs already; `model` may be left out if it serves exactly one.
+def _engine(told: Mapping[str, Json]) -> str:
+    """The component that a server's version is of; one that does not say is taken for vLLM."""
+    return str(told.get("engine", "vllm"))
 
-    Raises BadInput for an unusable URL or model name, ServerError if nothing answers there.
+
+def attach(url: str, *, model: str | None = None, key: str = "") -> Server:
+    """Use a server that runs already; `model` may be left out if it serves exactly one. key: for a server that asks.
+
+    Raises BadInput for an unusable URL, model name or key, ServerError if nothing answers there.
     """
-    url = base_url(url)
+    endpoint = Endpoint(base_url(url), model or "", key)
     try:
-        status, body = _get(url, "/v1/models")
+        status, body = fetch(endpoint, "/v1/models")
     except OSError as error:
-        raise ServerError(f"nothing answers at {url}: {error}; is the server up?") from error
+        raise ServerError(f"nothing answers at {endpoint.url}: {error}; is the server up?") from error
+
+    if status in (401, 403):
+        raise BadInput(f"{endpoint.url} answers HTTP {status}: {_ASKS_FOR_KEY[bool(key)]}")
 
     models = served_models(body)
     if not models:
         raise ServerError(
-            f"{url}/v1/models answers HTTP {status} and lists no model; is it an OpenAI-compatible server? It says: "
-            f"{body[:200]!r}"
+            f"{endpoint.url}/v1/models answers HTTP {status} and lists no model; is it an OpenAI-compatible server? "
+            f"It says: {body[:200]!r}"
         )
 
     served = ", ".join(map(repr, models))
     if model is None and len(models) > 1:
-        raise BadInput(f"{url} serves {served}; say which one")
+        raise BadInput(f"{endpoint.url} serves {served}; say which one")
     if model is not None and model not in models:
-        raise BadInput(f"{url} does not serve {model!r}; it serves {served}")
+        raise BadInput(f"{endpoint.url} does not serve {model!r}; it serves {served}")
 
-    endpoint = Endpoint(url, model or models[0])
-    length = model_length(_page(url, "/v1/models") or "", endpoint.model)
-    given: dict[str, Json] = {"model": endpoint.model, "max_model_len": length or "unknown"}
+    endpoint = replace(endpoint, model=model or models[0])
+    given: dict[str, Json] = {
+        "model": endpoint.model,
+        "max_model_len": model_length(body, endpoint.model) or "unknown",
+    }
     return Server(endpoint, ATTACHED_TOKEN_IDS, given_facts=given)
 
 
@@ -169,7 +204,14 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
         process.stop()
         raise
 
-    return Server(endpoint, range(options.model.vocabulary), process, options.model.facts, options.model.stand_in)
+    return Server(
+        endpoint,
+        range(options.model.vocabulary),
+        process,
+        options.model.facts,
+        options.model.stand_in,
+        batch_invariant=options.environment.get("VLLM_BATCH_INVARIANT") == "1",
+    )
 
 
 def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]:
@@ -202,7 +244,7 @@ def _wait_until_healthy(
     process: ServerProcess, endpoint: Endpoint, options: ServerOptions, on_wait: OnWait | None
 ) -> None:
     began = time.monotonic()
-    while not _is_healthy(endpoint.url):
+    while not _is_healthy(endpoint):
         process.check("while starting")
         waited, silent = time.monotonic() - began, process.silent_seconds()
         if waited > options.start_seconds:
@@ -216,7 +258,7 @@ def _wait_until_healthy(
 
 
 def _check_is_ours(process: ServerProcess, endpoint: Endpoint) -> None:
-    models = served_models(_page(endpoint.url, "/v1/models") or "")
+    models = served_models(page(endpoint, "/v1/models") or "")
     if endpoint.model in models:
         return
 
@@ -227,42 +269,8 @@ def _check_is_ours(process: ServerProcess, endpoint: Endpoint) -> None:
     )
 
 
-def _is_healthy(url: str) -> bool:
+def _is_healthy(endpoint: Endpoint) -> bool:
     try:
-        return _get(url, "/health")[0] == 200
+        return fetch(endpoint, "/health")[0] == 200
     except OSError:
         return False
-
-
-def _page(url: str, path: str) -> str | None:
-    try:
-        status, body = _get(url, path)
-    except OSError:
-        return None
-
-    return body if status == 200 else None
-
-
-def _get(url: str, path: str) -> tuple[int, str]:
-    """Status and body of a page; raises OSError. No proxy: the way to the server is part of what is measured."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_PAGE_SECONDS)
-    try:
-        connection.request("GET", parts.path + path)
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    except http.client.HTTPException as error:
-        raise OSError(f"not an HTTP answer ({error!r})") from error
-    finally:
-        connection.close()
-
-
-def _version(body: str | None) -> str | None:
-    try:
-        answer = json.loads(body or "")
-    except ValueError:
-        return None
-
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return version if isinstance(version, str) else None

@@ -1,12 +1,16 @@
-"""Replicates from a server: windows of a closed loop on one server start, watched like any other measurement."""
+"""Replicates from a server: windows of a closed loop, on one server start or each on a start of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ..errors import ServerError
 from ..metric import Json, Level, Replicate
+from .floor import client_floor
 from .load import ClosedLoop
 from .stream import TPOT_FORMULA
 from .window import Load, Window
@@ -16,14 +20,20 @@ if TYPE_CHECKING:
     from ..report.progress import Progress
     from .server import Server
 
+_BACKENDS = {
+    "attention": "attention_backend",
+    "moe": "moe_backend",
+    "all-reduce": "allreduce_backends",
+    "graph": "cudagraph_mode",
+}
+
 
 class WindowSource:
     """A perf.Source of TPOT in seconds: one sample per request, one replicate per window.
 
-    A window sees what a request sees; what a restart of the server would change it cannot see, and its level says so.
+    restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
+    start: what a restart would change they cannot see, and their level, "window", says so.
     """
-
-    level: Level = "window"
 
     def __init__(
         self,
@@ -33,21 +43,32 @@ class WindowSource:
         *,
         watch: Callable[[], AbstractContextManager[Watch]],
         progress: Progress,
+        restart: Callable[[], Server] | None = None,
     ) -> None:
         self._name = name
-        self._server = server
         self._load = load
-        self._loop = ClosedLoop(server, load)
         self._watch = watch
         self._progress = progress
+        self._restart = restart
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
+        self._ran: Mapping[str, Json] = {}
+        self._starts = 0
+        self.level: Level = "server" if restart else "window"
         self.wrong: str | None = None
         self.broken: list[str] = []
+        self.notes: list[str] = []
+        self._use(server)
+
+    def _use(self, server: Server) -> None:
+        self._server = server
+        self._loop = ClosedLoop(server, self._load)
+        self._is_warm = False
 
     @property
     def contract(self) -> dict[str, Json]:
-        """What the client sends, how it counts, and what model it talks to."""
+        """What the client sends, how it counts, what model it talks to, and on which backends that runs."""
+        backend = _backend(self._ran)
         return {
             "clock": "client, monotonic, at the socket",
             "formula": TPOT_FORMULA,
@@ -56,18 +77,44 @@ class WindowSource:
             "output_tokens": self._load.output_tokens,
             "requests": self._load.requests,
             **self._server.given_facts,
+            **({"backend": backend} if backend else {}),
         }
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What the server says it runs, and what the watch saw."""
-        return {"server": self._server.facts(), "telemetry": list(self._telemetry)}
+        """What the server says it runs, what the watch saw, and what the client itself costs."""
+        return {
+            "server": dict(self._ran),
+            "server_starts": self._starts,
+            "telemetry": list(self._telemetry),
+            "client_floor": _floor(self._load.concurrency),
+        }
 
     def take(self, count: int) -> list[Replicate]:
-        """Run `count` more windows; a window that could time no request is a broken rule and no replicate."""
-        if not self._windows:
+        """Run `count` more windows; a window that could time no request is a broken rule and no replicate.
+
+        Nothing is run for a server whose answers are wrong.
+        """
+        if self.wrong:
+            return []
+
+        windows = [window for share in self._shares(count) for window in self._watched(share)]
+        self.notes = list(speculation_notes(self._windows))
+        return [Replicate(window.tpot_s, _facts(window)) for window in windows if window.tpot_s]
+
+    def _shares(self, count: int) -> Sequence[int]:
+        """Windows of each server start."""
+        return [1] * count if self._restart else [count]
+
+    def _watched(self, count: int) -> list[Window]:
+        """Windows on one server, warm and watched; a start is not watched, since it is not measured."""
+        if self._restart and self._windows:
+            self._use(self._restart())
+        if not self._is_warm:
             self._progress.tick(f"{self._name}: warming up")
             self._loop.warm_up()
+            self._is_warm = True
+            self._starts += 1
 
         with self._watch() as watch:
             windows = [self._window() for _ in range(count)]
@@ -75,7 +122,17 @@ class WindowSource:
         telemetry = watch.report()
         self.broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
-        return [Replicate(window.tpot_s, _facts(window)) for window in windows if window.tpot_s]
+        self._note_what_runs(self._server.facts())
+        return windows
+
+    def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
+        before, now = _backend(self._ran), _backend(ran)
+        if before and before != now:
+            self.broken.append(
+                f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
+            )
+
+        self._ran = self._ran or ran
 
     def _window(self) -> Window:
         number = len(self._windows) + 1
@@ -88,3 +145,35 @@ class WindowSource:
 
 def _facts(window: Window) -> Mapping[str, Json]:
     return {**window.facts, "output_tok_s": window.output_tok_s}
+
+
+def _floor(concurrency: int) -> Json:
+    """The client's own floor; what kept it from being measured is a fact too, and no reason to lose the windows."""
+    try:
+        return asdict(client_floor(concurrency))
+    except ServerError as error:
+        return f"not measured: {error}"
+
+
+def _backend(ran: Mapping[str, Json]) -> str:
+    """What computes on the server, in one line: an upgrade that changes it is then named; "" if nothing is known."""
+    known = ((name, ran.get(fact)) for name, fact in _BACKENDS.items())
+    shown = ((name, " ".join(map(str, value)) if isinstance(value, list) else value) for name, value in known)
+    return ", ".join(f"{name} {value}" for name, value in shown if value)
+
+
+def speculation_notes(windows: Sequence[Window]) -> Iterator[str]:
+    """What speculative decoding did, on average over the windows that drafted; nothing without it."""
+    seen = [found for window in windows if isinstance(found := window.facts.get("speculation"), dict)]
+    if not seen:
+        return
+
+    length, rate, drafts, drafted = (
+        fmean(float(str(one[name])) for one in seen) for name in ("length", "rate", "drafts", "draft_tokens")
+    )
+    positions = zip(*(one["per_position"] for one in seen if isinstance(one["per_position"], list)), strict=False)
+    shares = " ".join(f"{fmean(float(str(share)) for share in shares):.0%}" for shares in positions)
+    yield (
+        f"speculative decoding: acceptance length {length:.2f}, rate {rate:.0%}, {drafts:.0f} drafts of {drafted:.0f} "
+        f"tokens a window, accepted by position: {shares or 'unknown'}"
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_BETWEEN = b"\n\ndata: "  # from the end of one plain event to the data of the next
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event: its type ("message" unless the server says otherwise) and its data lines joined by newlines."""
 
     kind: str
@@ -32,6 +32,9 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[Event]:
         """The events that `piece` completes."""
+        if not (self._unread or self._data or self._kind or self._at_start) and (plain := plain_data(piece)):
+            return [Event("message", data.decode(errors="replace")) for data in plain]
+
         unread = self._unread + piece
         if self._at_start:
             if len(unread) < len(_BYTE_ORDER_MARK):
@@ -76,3 +79,12 @@ class EventParser:
         events = [Event(self._kind or "message", "\n".join(self._data))] if self._data else []
         self._kind, self._data = "", []
         return events
+
+
+def plain_data(piece: bytes) -> list[bytes] | None:
+    """The data of its events if it is nothing but events of one data line each, as nearly all pieces are; else None."""
+    if not (piece.startswith(b"data: ") and piece.endswith(b"\n\n")) or b"\r" in piece:
+        return None
+
+    data = piece[6:-2].split(_BETWEEN)
+    return data if piece.count(b"\n") == 2 * len(data) else None

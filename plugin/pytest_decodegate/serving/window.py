@@ -106,7 +106,19 @@ def _facts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
         "counted_by": measured[0].counted_by,
         "most_tokens_per_chunk": max(tokens for timing in measured for _, tokens in timing.arrivals),
         "ttft_median_s": statistics.median(timing.ttft_s for timing in measured),
+        "latency_median_s": statistics.median(timing.latency_s for timing in measured),
+        **_between_tokens([timing.itl_s for timing in measured]),
     }
+
+
+def _between_tokens(times: Sequence[tuple[float, ...] | None]) -> dict[str, Json]:
+    """The distribution of the seconds between tokens; nothing where a chunk held more than one."""
+    known = [gap for gaps in times for gap in gaps or ()]
+    if None in times or len(known) < 2:
+        return {}
+
+    cuts = statistics.quantiles(known, n=100, method="inclusive")
+    return {"itl_s": {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(known)}}
 
 
 def _server_check(counted: Counters | None, everything: Sequence[RequestTiming], limit: float) -> Check:

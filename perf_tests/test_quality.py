@@ -1,0 +1,15 @@
+"""Does the server still answer as its baseline did? Judged before its speed: a faster wrong answer is no gain."""
+
+import pytest
+
+from pytest_decodegate.perf import Perf
+from pytest_decodegate.serving.server import Server
+
+
+@pytest.mark.perf
+def test_quality(perf: Perf, server: Server) -> None:
+    """Greedy tokens and their logprobs over fixed prompts, alone and in batches, beside the baseline's."""
+    if "routing" in server.given_facts:
+        pytest.skip("the rank-slice routes its experts at random on purpose: its answers say nothing")
+
+    perf.measure_quality(server)

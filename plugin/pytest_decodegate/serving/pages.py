@@ -1,0 +1,142 @@
+"""Pages on which a server says what it runs, fetched without a proxy.
+
+The promise: facts are picked by name. Such pages also hold keys and paths (SGLang shows its own API key), and nothing
+that is not named here leaves this module.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ..metric import Json
+from .endpoint import Endpoint, model_length, owner
+from .log_facts import read_facts
+
+Get = Callable[[str], str | None]
+
+_PAGE_SECONDS = 10.0
+
+# Page -> fact -> where it stands there. /server_info is the newer name of SGLang's page, and vLLM's in developer mode.
+_SGLANG: Final[Mapping[str, str]] = {
+    "version": "version",
+    "tensor_parallel": "tp_size",
+    "max_model_len": "context_length",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "attention_backend": "attention_backend",
+    "moe_backend": "moe_runner_backend",
+    "kv_cache_tokens": "max_total_num_tokens",
+    "cudagraph_off": "disable_cuda_graph",
+    "radix_cache_off": "disable_radix_cache",
+    "speculative": "speculative_algorithm",
+}
+_PAGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "/version": {"version": "version"},
+    "/get_server_info": _SGLANG,
+    "/server_info": _SGLANG,
+    "/props": {
+        "version": "build_info",
+        "slots": "total_slots",
+        "max_model_len": "default_generation_settings.n_ctx",
+    },
+}
+_ASKED: Final = {"vllm": ("/version", "/server_info")}  # of a server that does not say who it is, all pages
+_CACHE: Final[Mapping[str, str]] = {
+    "kv_cache_blocks": "num_gpu_blocks",
+    "kv_block_tokens": "block_size",
+    "kv_cache_dtype": "cache_dtype",
+    "prefix_caching": "enable_prefix_caching",
+}
+_CACHE_LINE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_WORDS: Final[Mapping[str, Json]] = {"True": True, "False": False, "None": None}
+
+ENGINES: Final[Mapping[str, str]] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llamacpp",
+    "tensorrt_llm": "tensorrt",
+}
+"""What /v1/models calls the owner of a model -> the component of a stack."""
+
+
+def fetch(endpoint: Endpoint, path: str) -> tuple[int, str]:
+    """Status and body of a page; raises OSError. No proxy: the way to the server is part of what is measured."""
+    parts = urlsplit(endpoint.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_PAGE_SECONDS)
+    try:
+        connection.request("GET", parts.path + path, headers=endpoint.headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"not an HTTP answer ({error!r})") from error
+    finally:
+        connection.close()
+
+
+def page(endpoint: Endpoint, path: str) -> str | None:
+    """The body of a page, None where there is none or nobody answers."""
+    try:
+        status, body = fetch(endpoint, path)
+    except OSError:
+        return None
+
+    return body if status == 200 else None
+
+
+def read_pages(get: Get, model: str) -> dict[str, Json]:
+    """The facts that a server's pages state, one of ENGINES among them; what none states is left out, never guessed."""
+    models = get("/v1/models") or ""
+    engine = ENGINES.get(owner(models) or "")
+    facts: dict[str, Json] = {"engine": engine} if engine else {}
+    for path in _ASKED.get(engine or "", _PAGES):
+        answer = _object(get(path))
+        facts |= _picked(answer, _PAGES[path])
+        if isinstance(config := answer.get("vllm_config"), str):
+            facts |= read_facts(config)
+
+    if length := model_length(models, model):
+        facts["max_model_len"] = length
+
+    return facts | cache_facts(get("/metrics") or "")
+
+
+def cache_facts(metrics: str) -> dict[str, Json]:
+    """Blocks, type and prefix caching of the KV cache, from the labels of vLLM's /metrics page."""
+    line = _CACHE_LINE.search(metrics)
+    labels = dict(_LABEL.findall(line[1])) if line else {}
+    return {fact: _word(labels[label]) for fact, label in _CACHE.items() if labels.get(label, "None") != "None"}
+
+
+def _picked(answer: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Json]:
+    inner = answer.get("server_args")
+    both = {**inner, **answer} if isinstance(inner, dict) else answer
+    found = {fact: _at(both, place) for fact, place in fields.items()}
+    return {fact: value for fact, value in found.items() if isinstance(value, str | int)}
+
+
+def _at(value: Any, place: str) -> Any:
+    for key in place.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+
+    return value
+
+
+def _object(body: str | None) -> dict[str, Any]:
+    try:
+        answer = json.loads(body or "")
+    except ValueError:
+        return {}
+
+    return answer if isinstance(answer, dict) else {}
+
+
+def _word(text: str) -> Json:
+    return int(text) if text.isdecimal() else _WORDS.get(text, text)

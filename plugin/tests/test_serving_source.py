@@ -1,0 +1,170 @@
+"""Windows as replicates: on one start of a server or on many, with what ran and what was drafted beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scripted import TOKENS, ScriptedServer, answer, streaming
+
+from pytest_decodegate.errors import ServerError
+from pytest_decodegate.serving import source as source_module
+from pytest_decodegate.serving.server import attach
+from pytest_decodegate.serving.source import WindowSource
+from pytest_decodegate.serving.window import Load
+from pytest_decodegate.suite import Suite
+from pytest_decodegate.under_test import ServerUnderTest
+
+LOAD = Load(1, 8, TOKENS, 2)
+SPECULATED = """\
+vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}
+vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {drafted}
+vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {first}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="1"}} {second}
+"""
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    server.completion = streaming(answer(), pause_s=0.01)
+    yield server
+    server.close()
+
+
+def source(scripted: ScriptedServer, **options: Any) -> WindowSource:
+    def watch() -> AbstractContextManager[Any]:
+        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
+
+    progress: Any = SimpleNamespace(tick=lambda text: None)
+    return WindowSource("tpot", attach(scripted.url), LOAD, watch=watch, progress=progress, **options)
+
+
+def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> None:
+    windows = source(scripted)
+    assert len([*windows.take(2), *windows.take(1)]) == 3
+    assert windows.level == "window"
+    assert windows.facts["server_starts"] == 1
+    assert len(scripted.prompts) == 2 + 3 * LOAD.sent
+
+
+def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedServer) -> None:
+    restarts: list[int] = []
+
+    def restart() -> Any:
+        restarts.append(len(scripted.prompts))
+        return attach(scripted.url)
+
+    starts = source(scripted, restart=restart)
+    assert len(starts.take(3)) == 3
+    assert starts.level == "server"
+    assert starts.facts["server_starts"] == 3
+    each = 2 + LOAD.sent  # every start is warmed up
+    assert restarts == [each, 2 * each]
+
+
+def test_a_server_that_answers_wrongly_is_not_timed(scripted: ScriptedServer) -> None:
+    windows = source(scripted)
+    windows.wrong = "it answers backwards"
+    assert windows.take(5) == []
+    assert scripted.prompts == []
+
+
+def test_what_computes_is_part_of_the_contract(scripted: ScriptedServer) -> None:
+    scripted.pages["server_info"] = {"attention_backend": "flashmla", "moe_runner_backend": "marlin"}
+    windows = source(scripted)
+    windows.take(1)
+    assert windows.contract["backend"] == "attention flashmla, moe marlin"
+
+
+def test_starts_of_one_stack_that_compute_otherwise_are_invalid(scripted: ScriptedServer) -> None:
+    def restart() -> Any:
+        scripted.pages["server_info"] = {"attention_backend": "triton"}
+        return attach(scripted.url)
+
+    scripted.pages["server_info"] = {"attention_backend": "flashmla"}
+    starts = source(scripted, restart=restart)
+    starts.take(2)
+    assert starts.broken == ["server start 2 runs on attention triton, the first on attention flashmla"]
+
+
+def test_a_server_that_does_not_say_what_computes_leaves_the_contract_alone(scripted: ScriptedServer) -> None:
+    windows = source(scripted)
+    windows.take(1)
+    assert "backend" not in windows.contract
+
+
+def test_a_floor_that_cannot_be_measured_costs_no_window(
+    scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(concurrency: int) -> None:
+        raise ServerError(f"the paced server did not start for {concurrency} stream")
+
+    monkeypatch.setattr(source_module, "client_floor", failing)
+    windows = source(scripted)
+    assert len(windows.take(1)) == 1
+    assert windows.facts["client_floor"] == "not measured: the paced server did not start for 1 stream"
+
+
+def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: ScriptedServer) -> None:
+    def page() -> str:
+        drafts = 10 * len(scripted.prompts)
+        return SPECULATED.format(
+            drafts=drafts, drafted=2 * drafts, accepted=0.9 * drafts, first=0.7 * drafts, second=0.2 * drafts
+        )
+
+    scripted.metrics = page
+    windows = source(scripted)
+    (replicate,) = windows.take(1)
+    seen = replicate.facts["speculation"]
+    assert isinstance(seen, dict)
+    assert (seen["length"], seen["rate"]) == pytest.approx((1.9, 0.45))
+    assert seen["per_position"] == pytest.approx([0.7, 0.2])
+    (note,) = windows.notes
+    assert note == (
+        "speculative decoding: acceptance length 1.90, rate 45%, 30 drafts of 60 tokens a window, accepted by "
+        "position: 70% 20%"
+    )
+
+
+def test_without_speculative_decoding_nothing_is_noted(scripted: ScriptedServer) -> None:
+    windows = source(scripted)
+    windows.take(1)
+    assert windows.notes == []
+
+
+def test_restarts_make_servers_the_replicates(
+    pytester: pytest.Pytester, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def open_server(_: ServerUnderTest) -> Any:
+        started.append(scripted.url)
+        return attach(scripted.url)
+
+    monkeypatch.setattr(ServerUnderTest, "_open", open_server)
+    monkeypatch.setattr(Suite, "provenance", object())  # the real one starts a gang
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile("""
+        import pytest
+        from pytest_decodegate.metric import Metric
+        from pytest_decodegate.serving.window import Load
+
+        @pytest.mark.perf(tolerance="90%")
+        def test_tpot(perf, server):
+            perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
+    """)
+    run = ("-m", "perf", "--perf-server-restarts=3")
+    pytester.runpytest_inprocess(*run, "--perf-record").assert_outcomes(passed=1)
+    assert len(started) == 3
+    (path,) = (pytester.path / "baselines").glob("*/*.json")
+    (session,) = json.loads(path.read_text())["benchmarks"][0]["extra_info"]["sessions"]
+    assert (session["level"], len(session["replicates"]), session["telemetry"]["server_starts"]) == ("server", 3, 3)
+
+    windows = pytester.runpytest_inprocess("-m", "perf", "--perf-replicates=2")
+    windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now"])
