@@ -43,7 +43,10 @@ class Nodes:
             raise BadInput("no start command for any node; give one for each, for example 'ssh node1 {command}'")
 
     def for_gang(self, number: int) -> Nodes:
-        """The same nodes for the `number`-th gang, from 1: gangs that live at once each meet at a port of their own."""
+        """The same nodes for the `number`-th gang, from 1: gangs that live at once each meet at a port of their own.
+
+        0 is the gang that asks NCCL (see naming).
+        """
         host, _, port = self.rdzv_endpoint.rpartition(":")
         return replace(self, rdzv_endpoint=f"{host}:{int(port) + number - 1}")
 

@@ -1,0 +1,58 @@
+"""`decodegate upgrade`: may this stack go in? Both stacks measured in turn, and one answer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from .two_stacks import measured
+
+_STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas"
+
+
+def add(commands: Any) -> None:
+    """Register the command with the subparsers `commands`."""
+    parser = commands.add_parser(
+        "upgrade",
+        help="measure two stacks in turn and say whether the candidate may go in",
+        description="Exit status: 0 GO, 1 NO-GO, 2 NOT PROVEN, 3 bad input.",
+    )
+    for name, what in (("--base", "what runs today"), ("--candidate", "what may go in")):
+        parser.add_argument(
+            name,
+            action="append",
+            metavar="STACK",
+            help=f"{what}: {_STACK_HELP}; may be repeated (default: the environment of this command)",
+        )
+    parser.add_argument("-m", dest="markers", metavar="EXPR", help="only perf tests that match this marker expression")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer and all metrics there as JSON")
+    parser.add_argument("arguments", nargs="*", metavar="PYTEST_ARGUMENT", help="passed to pytest; options after --")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..gang.environments import environment_of
+    from ..gang.stacks import parse_stack
+    from ..option_values import check_writable
+    from ..report.upgrade import document, text
+
+    if not (options.base or options.candidate):
+        raise BadInput(
+            "give --base, --candidate or both; `--candidate this` alone compares this environment with itself"
+        )
+
+    if options.json is not None:
+        check_writable(options.json, "--json")
+
+    base, candidate = (
+        parse_stack(texts or [], option, environment_of)
+        for option, texts in (("--base", options.base), ("--candidate", options.candidate))
+    )
+    run = measured(base, candidate, options.markers, options.arguments)
+    print(text(run), end="")
+    if options.json is not None:
+        options.json.write_text(document(run), encoding="utf-8")
+
+    return run.decision.answer.status

@@ -1,0 +1,218 @@
+"""Two stacks without processes: how many pairs are measured, on which gangs, and what the ranks' stacks make of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import gang_tasks
+import pytest
+from test_source import PLAN, Said, ScriptedGang, Watched
+
+from pytest_decodegate.against import Against, Asked
+from pytest_decodegate.errors import DecodegateError, GangError, RankDied
+from pytest_decodegate.gang.paired import StackFailed
+from pytest_decodegate.gang.stacks import Stack
+from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.machine.fingerprint import machine
+from pytest_decodegate.machine.stack import probe, variables
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.tenancy import Tenancy
+from pytest_decodegate.workloads import rank
+
+METRIC = Metric.of("gemm[m=8]", "kernel")
+SAME: dict[str, Any] = {"python": "3.11.9", "torch": "2.11.0", "executable": "/p"}
+OTHER = {**SAME, "torch": "2.12.0", "executable": "/q"}
+
+
+@dataclass(eq=False)
+class Gang(ScriptedGang):
+    """A scripted gang that also says what it has loaded, and dies in its samples if it is told to."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    dies: bool = False
+
+    def run(self, function: object, *args: Any, deadline_seconds: float) -> list[Any]:
+        if function is probe:
+            return [self.facts] * 2
+        if function is variables:
+            return [dict.fromkeys(args[0])] * 2
+        if function is rank.take_samples and self.dies:
+            raise RankDied(f"{self.name} died")
+        if function is rank.take_samples:  # equal samples would be a clock that stands still
+            return [[value * (1 + 1e-4 * n) for n in range(args[1])] for value in self.samples]
+
+        return super().run(function, *args, deadline_seconds=deadline_seconds)
+
+
+@dataclass
+class Bench:
+    """Fresh gangs each time after it was closed; the n-th is slower by `scatter` times how n is odd."""
+
+    side: str
+    log: list[str]
+    facts: dict[str, Any]
+    level_us: float = 10.0
+    scatter: float = 0.0
+    dies_at: int = 0
+    no_start: str | None = None
+    started: int = 0
+    alive: list[Gang] = field(default_factory=list)
+
+    def gangs(self, count: int) -> list[Gang]:
+        if self.no_start:
+            raise RankDied(self.no_start)
+        while len(self.alive) < count:
+            self.alive.append(self._new())
+
+        return self.alive[:count]
+
+    def _new(self) -> Gang:
+        self.started += 1
+        seconds = 1e-6 * self.level_us * (1 + self.scatter * (self.started % 2) + 1e-4 * self.started)
+        name, dies = f"{self.side}{self.started}", self.started == self.dies_at
+        return Gang(name, self.log, samples=(seconds, seconds), facts=self.facts, dies=dies)
+
+    def dismiss(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.log.append(f"closed {len(self.alive)} of {self.side}")
+        self.alive.clear()
+
+
+class FakeSuite:
+    """As much of a Suite as Against asks for. benches: base and candidate."""
+
+    def __init__(self, benches: dict[str, Bench], **settings: Any) -> None:
+        self.settings = SimpleNamespace(
+            **{"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), **settings}
+        )
+        self.fingerprint = machine()
+        self.machine_class = "cpu"
+        self.devices = SimpleNamespace(watch=Watched)
+        self.progress = SimpleNamespace(tick=Said().tick, say=lambda text: None)
+        self.tenancy = Tenancy({}, None)
+        self.problem: str | None = None
+        self.selected = 1
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._benches = benches
+
+    def new_bench(self, world_size: int, stack: Stack, name: str) -> Any:
+        return self._benches[name.rstrip("-")]
+
+    def move_in(self, bench: Any) -> None:
+        self.tenancy.move_in(bench, bench.close)
+
+    def deadline(self) -> float:
+        return 1.0
+
+    def write_event(self, event: str, fields: dict[str, Any]) -> None:
+        self.events.append((event, fields))
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def against(suite: Any, candidate: Stack | None = None) -> Against:
+    return Against(suite, Stack(), candidate or Stack(python="/q"))
+
+
+def judged(log: list[str], facts: dict[str, Any] = OTHER, settings: Any = None, **candidate: Any) -> Judgement:
+    benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, facts, **candidate)}
+    suite: Any = FakeSuite(benches, **(settings or {}))
+    judgement, replicates = against(suite).measure(
+        Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test"
+    )
+    assert len(replicates) == judgement.replicates
+    return judgement
+
+
+@pytest.mark.parametrize(("level_us", "verdict"), [(10.0, Verdict.PASS), (11.0, Verdict.REGRESSED)])
+def test_a_verdict_that_is_clear_takes_the_first_look_only(log: list[str], level_us: float, verdict: Verdict) -> None:
+    judgement = judged(log, level_us=level_us)
+    assert (judgement.verdict, judgement.replicates, judgement.looks) == (verdict, 2, 3)
+    assert judgement.changed == ("torch: 2.11.0 -> 2.12.0",)
+    assert not any(line.startswith("closed") for line in log)
+
+
+def test_an_open_verdict_takes_fresh_gangs_for_every_wave_up_to_the_cap(log: list[str]) -> None:
+    judgement = judged(log, scatter=0.1)
+    assert (judgement.verdict, judgement.replicates) == (Verdict.INCONCLUSIVE, 8)
+    assert [line for line in log if line.startswith("closed")] == ["closed 2 of base", "closed 2 of candidate"] * 3
+
+
+def test_two_pythons_with_the_same_packages_compare_nothing_and_are_not_measured_on(log: list[str]) -> None:
+    judgement = judged(log, SAME, scatter=0.1)
+    assert (judgement.verdict, judgement.replicates) == (Verdict.INVALID, 2)
+    assert judgement.reasons[0].startswith("the two Pythons run the same stack")
+
+
+def test_more_than_what_was_asked_for_confounds_unless_it_is_declared(log: list[str]) -> None:
+    driver = {**OTHER, "libfoo": "2"}
+    judgement = judged(log, driver)
+    assert judgement.verdict is Verdict.CONFOUNDED
+    assert judgement.reasons == ("libfoo: absent -> 2",)
+
+
+def test_what_the_base_gave_in_earlier_waves_is_kept_when_the_candidate_dies(log: list[str]) -> None:
+    benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, OTHER, scatter=0.1, dies_at=4)}
+    suite: Any = FakeSuite(benches)
+    both = against(suite)
+    with pytest.raises(StackFailed) as raised:
+        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+
+    assert (raised.value.side, len(raised.value.base)) == ("candidate", 3)
+    assert both.failures["t.py::test"] == (METRIC, raised.value)
+
+
+def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone(log: list[str]) -> None:
+    benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, OTHER, no_start="no torch")}
+    suite: Any = FakeSuite(benches)
+    both = against(suite)
+    with pytest.raises(StackFailed):
+        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+
+    report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
+    both.note(report, passing=True, advisory=False)
+    ((event, told),) = suite.events
+    assert (event, told["metric"], told["side"], told["reason"]) == (
+        "failed",
+        "gemm[m=8]",
+        "candidate",
+        "RankDied: no torch",
+    )
+    assert told["base"] == pytest.approx(1e-5, rel=0.01)
+
+
+def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(log: list[str]) -> None:
+    benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
+    suite: Any = FakeSuite(benches)
+
+    def refuse(_: object) -> None:
+        raise GangError("memory did not come back")
+
+    suite.move_in = refuse
+    both = against(suite)
+    with pytest.raises(DecodegateError, match="memory did not come back"):
+        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+
+    report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
+    both.note(report, passing=True, advisory=False)
+    (event, told), *_ = suite.events
+    assert (event, told["metric"], told["side"]) == ("failed", "gemm[m=8]", "")
+    assert told["reason"] == "GangError: memory did not come back"
+
+
+def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list[str]) -> None:
+    suite: Any = FakeSuite({})
+    against(suite).end(1)
+    (stacks, told), (end, how) = suite.events
+    assert (stacks, told["base"], told["candidate"]) == ("stacks", "this", "python=/q")
+    assert (end, how["unfinished"]) == (
+        "end",
+        "1 of the selected perf tests were never begun: pytest was told to stop early",
+    )

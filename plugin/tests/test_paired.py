@@ -1,0 +1,304 @@
+"""The group-sequential rule on pairs: against scipy, against its own promises, and in its order of precedence."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.paired import (
+    FIRST_PAIRS,
+    MOST_PAIRS,
+    Contrast,
+    PairedComparison,
+    Side,
+    compare_pairs,
+    holm,
+    judge_pairs,
+    pairs_that_settle,
+    planned_looks,
+    surely_found,
+)
+from pytest_decodegate.gate.rules import POCOCK_ALPHA, decide
+from pytest_decodegate.gate.student import t_upper_tail
+from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.machine.provenance import Difference
+from pytest_decodegate.metric import Measurement, Metric, Replicate
+
+KERNEL = Metric.of("marlin_moe[m=8]", "kernel")
+NCCL = Difference("nccl", "2.28.3", "2.28.9", declarable=True)
+
+log_differences = st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=24).filter(
+    lambda some: max(some) - min(some) > 1e-6
+)
+
+
+def measurement(*values: float, metric: Metric = KERNEL) -> Measurement:
+    return Measurement(metric, tuple(Replicate((value,)) for value in values), "gang")
+
+
+def side(*values: float, metric: Metric = KERNEL, **fields: Any) -> Side:
+    return Side(measurement(*values, metric=metric), **fields)
+
+
+NOTHING = Contrast()
+BASE = side(*(1e-5 * (1 + 0.001 * n) for n in range(6)))
+
+
+def times(factor: float, **fields: Any) -> Side:
+    values = (value * factor * (1 + 0.0003 * (n % 3)) for n, value in enumerate(BASE.measurement.values))
+    return side(*values, **fields)
+
+
+def judged(candidate: Side, base: Side = BASE, contrast: Contrast = NOTHING, looks: int = 3) -> Judgement:
+    return judge_pairs(base, candidate, contrast, looks)
+
+
+# --- the interval
+
+
+@given(log_differences, st.sampled_from([0.05, 0.0294, 0.0221]))
+def test_the_interval_is_students(differences: list[float], alpha: float) -> None:
+    comparison = PairedComparison(tuple(differences), alpha)
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(1 - alpha)
+    assert comparison.lo == pytest.approx(low, abs=1e-9)
+    assert comparison.hi == pytest.approx(high, abs=1e-9)
+
+
+@given(log_differences)
+def test_p_and_the_interval_agree(differences: list[float]) -> None:
+    comparison = PairedComparison(tuple(differences), POCOCK_ALPHA[3])
+    nominal = stats.ttest_1samp(differences, 0, alternative="greater").pvalue
+    assert comparison.p_worse == pytest.approx(min(1.0, nominal * 0.05 / POCOCK_ALPHA[3]), abs=1e-9)
+    if abs(comparison.lo) > 1e-9:
+        assert (comparison.p_worse < 0.025) == (comparison.lo > 0)
+
+
+@given(st.floats(-30, 30), st.floats(0.5, 300))
+def test_the_tail_is_scipys(t: float, df: float) -> None:
+    assert t_upper_tail(t, df) == pytest.approx(float(stats.t.sf(t, df)), rel=1e-6, abs=1e-12)
+
+
+def test_pairs_that_are_equal_leave_no_doubt() -> None:
+    assert PairedComparison((0.01, 0.01), 0.05).p_worse == 0
+    assert PairedComparison((0.0, 0.0), 0.05).p_worse == 1
+    assert t_upper_tail(math.inf, 3) == 0
+
+
+@given(log_differences, st.floats(0.5, 2))
+def test_swapping_the_sides_turns_the_sign(differences: list[float], level: float) -> None:
+    base = measurement(*(level for _ in differences))
+    candidate = measurement(*(level * math.exp(one) for one in differences))
+    there, back = compare_pairs(base, candidate, 3), compare_pairs(candidate, base, 3)
+    assert there.change == pytest.approx(-back.change, abs=1e-12)
+    assert there.half_width == pytest.approx(back.half_width, abs=1e-9)
+
+
+@given(log_differences)
+def test_a_rate_that_halves_is_as_bad_as_a_time_that_doubles(differences: list[float]) -> None:
+    rate = Metric("copy", "B/s", "kernel", 0.02)
+    seconds = [math.exp(one) for one in differences]
+    ones = [1.0] * len(seconds)
+    in_time = compare_pairs(measurement(*ones), measurement(*seconds), 3)
+    in_rate = compare_pairs(measurement(*ones, metric=rate), measurement(*(1 / s for s in seconds), metric=rate), 3)
+    assert in_rate.change == pytest.approx(in_time.change, abs=1e-12)
+
+
+@given(log_differences, st.floats(-0.5, 0.5))
+def test_a_drift_that_both_sides_share_is_not_seen(differences: list[float], drift: float) -> None:
+    levels = [math.exp(drift * n) for n in range(len(differences))]
+    still = compare_pairs(measurement(*([1.0] * len(levels))), measurement(*map(math.exp, differences)), 3)
+    drifting = compare_pairs(
+        measurement(*levels),
+        measurement(*(level * math.exp(one) for level, one in zip(levels, differences, strict=True))),
+        3,
+    )
+    assert drifting.change == pytest.approx(still.change, abs=1e-9)
+    assert drifting.half_width == pytest.approx(still.half_width, abs=1e-6)
+
+
+# --- looks
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "looks"),
+    [(FIRST_PAIRS, MOST_PAIRS, (6, 12, 24)), (6, 12, (6, 12)), (6, 6, (6,)), (3, 20, (3, 6, 20)), (6, 8, (6, 8))],
+)
+def test_looks_are_planned(first: int, most: int, looks: tuple[int, ...]) -> None:
+    assert planned_looks(first, most) == looks
+    assert len(looks) in POCOCK_ALPHA
+
+
+@given(st.integers(2, 50), st.integers(0, 200))
+def test_there_are_never_more_looks_than_levels(first: int, more: int) -> None:
+    looks = planned_looks(first, first + more)
+    assert len(looks) <= max(POCOCK_ALPHA)
+    assert (looks[0], looks[-1]) == (first, first + more)
+
+
+def run(draw: random.Random, change: float, pair_sd: float, tolerance: float) -> tuple[str, int]:
+    differences: list[float] = []
+    looks = planned_looks(FIRST_PAIRS, MOST_PAIRS)
+    for look in looks:
+        differences += [draw.gauss(math.log1p(change), pair_sd) for _ in range(look - len(differences))]
+        outcome = decide(PairedComparison(tuple(differences), POCOCK_ALPHA[len(looks)]), tolerance)
+        if outcome != "INCONCLUSIVE":
+            break
+
+    return outcome, len(differences)
+
+
+def test_stopping_early_keeps_both_errors() -> None:
+    draw, runs = random.Random(7), 800
+    quiet = [run(draw, 0.0, 0.011, 0.02) for _ in range(runs)]
+    at_the_edge = [run(draw, 0.02, 0.011, 0.02) for _ in range(runs)]
+    worse = [run(draw, 0.03, 0.005, 0.02) for _ in range(runs)]
+    assert sum(outcome == "REGRESSED" for outcome, _ in quiet) <= 0.01 * runs
+    assert sum(outcome == "PASS" for outcome, _ in quiet) >= 0.97 * runs
+    assert sum(pairs for _, pairs in quiet) / runs < 9
+    # One-sided .025 over all looks, and three standard errors of this simulation.
+    assert sum(outcome == "PASS" for outcome, _ in at_the_edge) <= (0.025 + 0.017) * runs
+    assert sum(outcome == "REGRESSED" for outcome, _ in worse) >= 0.95 * runs
+
+
+@pytest.mark.parametrize("pair_sd", [0.004, 0.05])
+def test_a_slowdown_that_would_surely_be_found_is_found_in_any_noise(pair_sd: float) -> None:
+    draw, runs, pairs, tolerance = random.Random(3), 400, 6, 0.02
+    half = stats.t.ppf(1 - POCOCK_ALPHA[1] / 2, pairs - 1) * pair_sd / math.sqrt(pairs)
+    change = surely_found(tolerance, -half, half)
+    found = 0
+    for _ in range(runs):
+        differences = tuple(draw.gauss(math.log1p(change), pair_sd) for _ in range(pairs))
+        found += decide(PairedComparison(differences, POCOCK_ALPHA[1]), tolerance) == "REGRESSED"
+
+    assert found >= 0.95 * runs
+
+
+@given(log_differences, st.floats(0.005, 0.2))
+def test_the_pairs_that_settle_settle(differences: list[float], tolerance: float) -> None:
+    comparison = PairedComparison(tuple(differences), POCOCK_ALPHA[3])
+    pairs = pairs_that_settle(comparison, tolerance)
+    if decide(comparison, tolerance) != "INCONCLUSIVE" or pairs is None:
+        return
+
+    assert pairs > len(differences)
+    # The same mean and standard deviation with so many pairs.
+    half = [comparison.change - 1.0, comparison.change + 1.0] * (pairs // 2) + [comparison.change] * (pairs % 2)
+    scale = comparison.pair_sd / PairedComparison(tuple(half), 0.05).pair_sd
+    longer = tuple(comparison.change + (one - comparison.change) * scale for one in half)
+    assert decide(PairedComparison(longer, POCOCK_ALPHA[3]), tolerance * (1 + 1e-9)) != "INCONCLUSIVE"
+
+
+# --- verdicts, in their order of precedence
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.0, Verdict.PASS), (1.05, Verdict.REGRESSED), (0.9, Verdict.IMPROVED)]
+)
+def test_times_decide(factor: float, verdict: Verdict) -> None:
+    judgement = judged(times(factor), contrast=Contrast((NCCL,)))
+    assert judgement.verdict is verdict
+    assert (judgement.replicates, judgement.looks, judgement.paired) == (6, 3, True)
+    assert judgement.changed == ("nccl: 2.28.3 -> 2.28.9",)
+    assert judgement.change == pytest.approx(factor * 1.0003 - 1, abs=1e-4)
+    assert judgement.lo is not None
+    assert judgement.hi is not None
+    assert judgement.lo < factor * 1.0003 - 1 < judgement.hi
+
+
+def test_noise_that_hides_the_answer_is_inconclusive_and_says_what_would_help() -> None:
+    noisy = side(*(1e-5 * factor for factor in (0.97, 1.03, 0.98, 1.04, 1.0, 1.01)))
+    judgement = judged(noisy)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    more, band = judgement.advice
+    assert "one pair scatters by 2.7 %" in more
+    assert "--perf-max-replicates" in more
+    assert "would have passed" in band
+
+
+def test_noise_that_no_number_of_pairs_beats_is_said() -> None:
+    values = (1e-5 * (1.0199 + 0.03 * (-1) ** n) for n in range(6))
+    judgement = judged(side(*values), base=side(*([1e-5] * 6)))
+    assert "not even 100 pairs" in judgement.advice[0]
+
+
+def test_wrong_numbers_of_the_candidate_win_over_everything() -> None:
+    wrong = replace(times(0.5), wrong="0.3 off")
+    judgement = judged(wrong, base=replace(BASE, wrong="also"), contrast=Contrast(unused=("x",)))
+    assert judgement.verdict is Verdict.WRONG_RESULT
+    assert judgement.reasons == ("candidate: 0.3 off",)
+
+
+def test_wrong_numbers_of_the_base_are_no_measure() -> None:
+    judgement = judged(side(), base=replace(side(), wrong="0.3 off"))
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.reasons == ("the base computes wrong numbers, so nothing can be measured against it: 0.3 off",)
+
+
+def test_a_stack_that_was_not_used_is_invalid_however_it_was_timed() -> None:
+    judgement = judged(times(0.5), contrast=Contrast(unused=("the candidate NCCL was not used",)))
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.reasons == ("the candidate NCCL was not used",)
+
+
+def test_a_broken_rule_names_its_side() -> None:
+    judgement = judged(replace(times(1.0), broken=("throttled",)), base=side(1e-5))
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.reasons[0].startswith("base: 1 replicate(s) measured")
+    assert judgement.reasons[1:] == ("candidate: throttled",)
+
+
+def test_an_undeclared_difference_confounds() -> None:
+    torch = Difference("torch", "2.11", "2.12", declarable=True)
+    judgement = judged(times(1.0), contrast=Contrast((NCCL, torch), (torch,)))
+    assert judgement.verdict is Verdict.CONFOUNDED
+    assert judgement.reasons == ("torch: 2.11 -> 2.12",)
+
+
+def test_another_contract_confounds_but_another_kernel_is_a_note() -> None:
+    def metric(**contract: Any) -> Metric:
+        return replace(KERNEL, contract=contract)
+
+    base = replace(BASE, measurement=replace(BASE.measurement, metric=metric(mode="graph", kernels={"marlin": 1})))
+    swapped = times(1.0, metric=metric(mode="graph", kernels={"humming": 1}))
+    assert judged(swapped, base=base).verdict is Verdict.PASS
+    assert judged(swapped, base=base).notes == (
+        "a kernel appeared: humming, 1 a call",
+        "a kernel is gone: marlin, 1 a call before",
+    )
+    eager = times(1.0, metric=metric(mode="eager", kernels={"marlin": 1}))
+    assert judged(eager, base=base).reasons == ("contract.mode: graph -> eager",)
+
+
+def test_the_text_speaks_of_pairs_and_of_the_base() -> None:
+    text = explain(judged(times(1.05)))
+    assert "on the candidate" in text
+    assert "on the base" in text
+    assert "97.8 % interval (95 % over 3 looks) from 6 pairs (fresh gangs of each stack in turn)" in text
+    assert "baseline" not in text
+    assert "baseline" not in explain(judged(times(1.0), contrast=Contrast((NCCL,), (NCCL,))))
+
+
+# --- Holm
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.randoms())
+def test_holms_p_never_falls_below_p_and_keeps_the_order(p_values: list[float], draw: random.Random) -> None:
+    adjusted = holm(p_values)
+    assert all(one >= given for one, given in zip(adjusted, p_values, strict=True))
+    assert [a for _, a in sorted(zip(p_values, adjusted, strict=True))] == sorted(adjusted)
+    order = list(range(len(p_values)))
+    draw.shuffle(order)
+    assert holm([p_values[n] for n in order]) == [adjusted[n] for n in order]
+
+
+def test_holms_own_numbers() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []

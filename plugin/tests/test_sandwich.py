@@ -1,0 +1,134 @@
+"""Servers of two stacks in turn: the order of starts, what a budget allows, and whose fault a failure is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_decodegate.errors import ServerError
+from pytest_decodegate.gang.paired import SideName, StackFailed
+from pytest_decodegate.gate import quality
+from pytest_decodegate.gate.paired import Contrast
+from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.metric import Json, Level, Metric, Replicate
+from pytest_decodegate.sandwich import Budget, Sandwich, Servers
+
+TPOT = Metric.of("tpot[c=1]", "serving")
+NOTHING = Contrast()
+SURE: quality.Answer = [{"a": -0.01, "b": -5.0}, {"c": -0.01, "d": -5.0}]
+OTHER: quality.Answer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
+
+
+@dataclass
+class Fake:
+    """A source of whatever it is given."""
+
+    taken: list[Replicate]
+    level: Level = "window"
+    contract: dict[str, Json] = field(default_factory=dict)
+    facts: dict[str, Json] = field(default_factory=dict)
+    wrong: str | None = None
+    broken: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, count: int) -> Sequence[Replicate]:
+        return self.taken[:count]
+
+
+@dataclass
+class Host:
+    """Two stacks whose servers take 20 ms a token, times `slower` on the candidate, with a scatter between starts.
+
+    A start and its window take a minute. fails: (side, which start of it) that does not come up.
+    """
+
+    slower: float = 1.0
+    scatter: float = 0.001
+    fails: tuple[str, int] = ("", 0)
+    answers: dict[SideName, quality.Answer] = field(default_factory=lambda: {"base": SURE, "candidate": SURE})
+    broken: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    starts: list[SideName] = field(default_factory=list)
+    minutes: int = 0
+
+    def start(self, side: SideName) -> Any:
+        self.starts.append(side)
+        if self.fails == (side, self.starts.count(side)):
+            raise ServerError("the server ended while starting")
+
+        return side
+
+    def window(self, server: Any) -> Fake:
+        self.minutes += 1
+        factor = self.slower if server == "candidate" else 1.0
+        value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
+        return Fake([Replicate((value,))], broken=self.broken)
+
+    def questions(self, server: Any) -> Any:
+        self.asked.append(server)
+        passes = [quality.to_json([self.answers[server]] * 8) for _ in range(2)]
+        return Fake([Replicate((100.0,), {"answers": one}) for one in passes])
+
+    def servers(self) -> Servers:
+        return Servers(self.start, self.window, self.questions, lambda: 60.0 * self.minutes)
+
+    def judgement(self, budget_minutes: float = 1000, contrast: Contrast = NOTHING) -> Judgement:
+        sandwich = Sandwich(self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
+        return sandwich.judgement(self.start("candidate"))
+
+
+def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() -> None:
+    host = Host()
+    judgement = host.judgement()
+    assert (judgement.verdict, judgement.replicates, judgement.level) == (Verdict.PASS, 6, "server")
+    assert host.starts == ["candidate", "base", "base", "candidate"] * 3
+    assert judgement.notes[0].startswith("6 pairs of server starts in 12 min; a slowdown of 3.")
+    assert judgement.notes[0].endswith("% would have been found")
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.05, Verdict.REGRESSED), (0.9, Verdict.IMPROVED)])
+def test_a_server_that_differs_is_found(slower: float, verdict: Verdict) -> None:
+    assert Host(slower=slower).judgement().verdict is verdict
+
+
+@pytest.mark.parametrize(("minutes", "pairs"), [(0.1, 2), (9, 4), (1000, 24)])
+def test_the_budget_decides_how_often_an_open_verdict_is_measured(minutes: float, pairs: int) -> None:
+    judgement = Host(scatter=0.2).judgement(minutes)
+    assert (judgement.verdict, judgement.replicates) == (Verdict.INCONCLUSIVE, pairs)
+
+
+def test_each_stack_is_asked_once_and_before_it_is_timed() -> None:
+    host = Host()
+    host.judgement()
+    assert host.asked == ["candidate", "base"]
+
+
+def test_a_candidate_that_answers_otherwise_is_wrong_however_fast() -> None:
+    host = Host(slower=0.5, answers={"base": SURE, "candidate": OTHER})
+    judgement = host.judgement()
+    assert judgement.verdict is Verdict.WRONG_RESULT
+    assert "candidate: " in judgement.reasons[0]
+    assert host.starts == ["candidate", "base"]
+
+
+def test_a_broken_window_ends_it_and_so_does_a_stack_that_was_not_used() -> None:
+    broken = Host(broken=["tokens are missing"])
+    assert broken.judgement().verdict is Verdict.INVALID
+    assert len(broken.starts) == 2
+    unused = Host()
+    assert unused.judgement(contrast=Contrast(unused=("not used",))).reasons == ("not used",)
+    assert len(unused.starts) == 1
+
+
+@pytest.mark.parametrize(("fails", "kept"), [(("candidate", 2), 2), (("base", 2), 1), (("base", 1), 0)])
+def test_a_server_that_does_not_start_names_its_stack_and_keeps_what_the_base_gave(
+    fails: tuple[str, int], kept: int
+) -> None:
+    with pytest.raises(StackFailed) as raised:
+        Host(fails=fails).judgement()
+
+    assert raised.value.side == fails[0]
+    assert len(raised.value.base) == kept

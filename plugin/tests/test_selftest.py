@@ -1,0 +1,146 @@
+"""The self-test: what counts as found, missed and false, and how the command asks for slowdowns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_decodegate.cli import BAD_INPUT, main
+from pytest_decodegate.commands import selftest as command
+from pytest_decodegate.gang.stacks import Stack
+from pytest_decodegate.gate.answer import Row
+from pytest_decodegate.gate.selftest import Found, Trial, findings, proven, resolved
+from pytest_decodegate.report.upgrade import Run
+
+KERNEL = Row("gemm", "PASS", kind="kernel", level="gang", change=0.0, lo=-0.004, hi=0.004, tolerance=0.02)
+COLLECTIVE = replace(KERNEL, name="allreduce", kind="collective", lo=-0.02, hi=0.02, tolerance=0.05)
+TPOT = replace(KERNEL, name="tpot", kind="serving", level="server", tolerance=0.03)
+SLOWER = replace(KERNEL, verdict="REGRESSED")
+OPEN = replace(KERNEL, verdict="INCONCLUSIVE")
+CRASHED = Row("allreduce", "ERROR", reasons=("RankDied: rank 0 died\n...",))
+
+
+def found(slowdown: float, *rows: Row) -> list[Found]:
+    return list(findings([Trial(slowdown, None, rows)]))
+
+
+def test_each_kind_is_counted_by_itself() -> None:
+    assert found(0.03, SLOWER, KERNEL, OPEN, COLLECTIVE) == [
+        Found("kernel", 0.03, None, 1, 1, 1, 0, "slower"),
+        Found("collective", 0.03, None, 0, 1, 0, 0, ""),
+    ]
+
+
+def test_what_a_slowdown_does_not_reach_is_expected_to_pass() -> None:
+    """Servers run no burst of ours, and only collectives have a second rank."""
+    assert [(one.kind, one.slowdown, one.expected) for one in found(0.1, KERNEL, TPOT)] == [
+        ("kernel", 0.1, "slower"),
+        ("serving", 0.0, "pass"),
+    ]
+    in_rank_1 = findings([Trial(0.1, 1, (KERNEL, COLLECTIVE))])
+    assert [(one.kind, one.slowdown, one.rank) for one in in_rank_1] == [("kernel", 0.0, None), ("collective", 0.1, 1)]
+    assert [one.slowdown for one in findings([Trial(0.1, 0, (KERNEL, COLLECTIVE))])] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "unfinished", "expected"),
+    [
+        ((KERNEL, OPEN), None, True),
+        ((KERNEL, SLOWER), None, False),
+        ((OPEN,), None, False),
+        ((), None, False),
+        ((KERNEL, CRASHED), None, False),
+        ((KERNEL, replace(KERNEL, verdict="INVALID")), None, False),
+        ((KERNEL,), "pytest was interrupted", False),
+    ],
+)
+def test_nothing_is_proven_by_what_was_not_judged(
+    rows: tuple[Row, ...], unfinished: str | None, expected: bool
+) -> None:
+    trials = [Trial(0.0, None, rows, unfinished)]
+    assert proven(trials, list(findings(trials))) is expected
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "row", "expected", "wrong"),
+    [
+        (0.0, KERNEL, "pass", 0),
+        (0.0, OPEN, "pass", 0),
+        (0.0, SLOWER, "pass", 1),
+        (0.02, SLOWER, "", 0),
+        (0.02, KERNEL, "", 0),
+        (0.03, SLOWER, "slower", 0),
+        (0.03, KERNEL, "slower", 1),
+        (0.03, OPEN, "slower", 1),
+    ],
+)
+def test_what_is_wrong_depends_on_the_band(slowdown: float, row: Row, expected: str, wrong: int) -> None:
+    (one,) = found(slowdown, row)
+    assert (one.expected, one.wrong) == (expected, wrong)
+
+
+def test_what_would_be_found_is_the_band_and_the_noise() -> None:
+    trials = [Trial(0.0, None, (KERNEL, COLLECTIVE)), Trial(0.05, None, (replace(KERNEL, hi=9.0),))]
+    assert resolved(trials) == pytest.approx({"kernel": 0.024, "collective": 0.07})
+    assert resolved([Trial(0.0, None, (replace(KERNEL, lo=None),))]) == {}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Stack]:
+    """The candidates that were measured; each is called slower if it is slowed down at all."""
+    candidates: list[Stack] = []
+
+    def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:
+        assert base == Stack()
+        candidates.append(candidate)
+        return Run([SLOWER if candidate.env else KERNEL], unfinished=None)
+
+    monkeypatch.setattr(command, "measured", measured)
+    return candidates
+
+
+def test_the_table_says_what_was_found(asked: list[Stack], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--slowdowns=3,5"]) == 0
+    assert [dict(one.env).get("DECODEGATE_SLOWDOWN") for one in asked] == [None, "*=3%", "*=5%"]
+    assert capsys.readouterr().out.splitlines() == [
+        "kind    slowdown  found  passed  open  failed  expected",
+        "kernel  none      0      1       0     0       pass",
+        "kernel  +3.0 %    1      0       0     0       slower",
+        "kernel  +5.0 %    1      0       0     0       slower",
+        "",
+        "kernel: a slowdown of 2.4 % would be found here",
+        "false alarms: 0; slowdowns missed: 0; not judged: 0",
+    ]
+
+
+def test_one_rank_can_be_slowed_down_alone(asked: list[Stack], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--slowdowns=3", "--rank=0"]) == 0
+    assert dict(asked[1].env) == {"DECODEGATE_SLOWDOWN": "*=3%@0"}
+    assert "+3.0 % in rank 0" in capsys.readouterr().out
+
+
+def test_a_self_test_ends_with_the_run_that_does_and_says_what_was_not_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Run] = []
+
+    def measured(*_: object) -> Run:
+        runs.append(Run([KERNEL, CRASHED], unfinished="pytest was interrupted"))
+        return runs[-1]
+
+    monkeypatch.setattr(command, "measured", measured)
+    assert main(["selftest"]) == 1
+    assert len(runs) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "not judged: allreduce: ERROR: RankDied: rank 0 died",
+        "not finished: pytest was interrupted",
+        "false alarms: 0; slowdowns missed: 0; not judged: 1",
+    ]
+
+
+@pytest.mark.parametrize("percents", ["", "x", "0", "-1", "1,,2"])
+def test_what_is_no_slowdown_is_refused(percents: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", f"--slowdowns={percents}"]) == BAD_INPUT
+    assert "is no list of percentages" in capsys.readouterr().err

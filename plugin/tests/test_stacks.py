@@ -1,0 +1,202 @@
+"""The grammar of stacks: what is read, what is refused, and what did not come about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.errors import BadInput
+from pytest_decodegate.gang.options import GangOptions
+from pytest_decodegate.gang.stacks import (
+    THIS,
+    Loaded,
+    Stack,
+    declared,
+    describe,
+    parse_stack,
+    variable_differences,
+    without_effect,
+)
+from pytest_decodegate.machine.provenance import parse_declared
+
+OPTION = "--perf-against"
+ANOTHER = Stack(python="/venv/bin/python")
+
+
+@pytest.fixture
+def nccl(tmp_path: Path) -> Path:
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"\x7fELF" + bytes(60) + b"\0ncclGetVersion\0")
+    return library
+
+
+def parsed(*texts: str) -> Stack:
+    return parse_stack(texts, OPTION)
+
+
+def test_everything_at_once(nccl: Path) -> None:
+    stack = parsed(f"python={sys.executable},nccl={nccl},env:NCCL_PROTO=LL")
+    assert stack == Stack(sys.executable, str(nccl), (("NCCL_PROTO", "LL"),))
+    assert parsed(str(stack)) == stack
+
+
+def test_this_is_what_pytest_runs_with(tmp_path: Path) -> None:
+    options = GangOptions(log_root=tmp_path)
+    assert str(parsed(THIS)) == THIS
+    assert parsed(THIS).applied(options) == options
+
+
+values = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=20).filter(
+    lambda one: one == one.strip()
+)
+names = st.from_regex(r"NCCL_[A-Z]{1,6}", fullmatch=True)
+
+
+@given(st.dictionaries(names, values, min_size=1, max_size=3))
+def test_any_variables_come_back_from_one_text_or_several(env: dict[str, str]) -> None:
+    stack = Stack(env=tuple(sorted(env.items())))
+    assert parsed(*(f"env:{name}={value}" for name, value in env.items())) == stack
+    assert parsed(str(stack)) == stack
+
+
+def test_a_value_may_hold_commas_and_equals() -> None:
+    assert parsed("env:A=1,2,x=3,env:B=4").env == (("A", "1,2,x=3"), ("B", "4"))
+
+
+def test_a_venv_is_as_good_as_its_python_and_is_not_resolved(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "python"
+    link.symlink_to(sys.executable)
+    assert parsed(f"python={tmp_path}").python == str(link)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' in '' is no part of a stack; write python=PATH"),
+        ("nccl", "'nccl' in 'nccl' is no part"),
+        ("torch=2.11", "'torch=2.11' in 'torch=2.11' is no part"),
+        ("nccl=", "'nccl=' in 'nccl=' names nothing"),
+        ("python=no/such", "python=no/such is not there"),
+        ("python=.", r"python=\. is not there \('.*/bin/python' is no file\)"),
+        ("nccl=no/such.so", "nccl=no/such.so is no file; give the libnccl.so.2 itself"),
+        ("env:1=2", "'1' is no name of an environment variable"),
+        ("env:PYTHONPATH=/x", "env:PYTHONPATH cannot be part of a stack: it brings this plugin"),
+        ("env:CUDA_VISIBLE_DEVICES=1", "both stacks must run on the same GPUs"),
+        ("env:DECODEGATE_ADDRESS=1", "it belongs to the gang"),
+        ("env:A=1,env:A=2", "env:A is given twice, as '1' and '2'"),
+        ("vllm=0.26.0", "vllm=0.26.0 needs an environment of its own, which `decodegate upgrade` makes"),
+        ("vllm=0.26.0,python=/x", "vllm=0.26.0 stands for a Python of its own"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=f"^{OPTION}: .*{message}"):
+        parsed(text)
+
+
+def test_a_python_that_cannot_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("")
+    with pytest.raises(BadInput, match="cannot be executed"):
+        parsed(f"python={tmp_path / 'python'}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"text", "it is no shared library"), (b"\x7fELF" + bytes(9), "it has no ncclGetVersion"), (b"", "no shared")],
+)
+def test_what_is_no_nccl_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "lib.so").write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        parsed(f"nccl={tmp_path / 'lib.so'}")
+
+
+def test_nccl_sets_the_preload_itself(nccl: Path) -> None:
+    with pytest.raises(BadInput, match="nccl= sets LD_PRELOAD itself"):
+        parsed(f"nccl={nccl},env:LD_PRELOAD=/x")
+
+
+def test_vllm_is_a_python_where_environments_can_be_made() -> None:
+    stack = parse_stack(["vllm==0.26.0"], OPTION, lambda version: f"/cache/{version}/bin/python")
+    assert stack.python == "/cache/0.26.0/bin/python"
+
+
+def test_a_preloaded_nccl_comes_first_and_is_vllms_copy_too() -> None:
+    stack = Stack(nccl="/n/libnccl.so.2", env=(("A", "1"),))
+    host = {"LD_PRELOAD": "/jemalloc.so", "VLLM_NCCL_SO_PATH": "/old"}
+    assert stack.environment({}) == {"LD_PRELOAD": "/n/libnccl.so.2", "A": "1"}
+    assert stack.environment(host) == {
+        "LD_PRELOAD": "/n/libnccl.so.2:/jemalloc.so",
+        "VLLM_NCCL_SO_PATH": "/n/libnccl.so.2",
+        "A": "1",
+    }
+
+
+# --- what two stacks differ in
+
+
+def test_what_two_stacks_declare_is_what_perf_change_understands() -> None:
+    base, candidate = Stack(env=(("A", "1"), ("B", "2"))), Stack("/python", "/nccl", (("A", "3"), ("B", "2")))
+    assert (
+        declared(base, candidate)
+        == declared(candidate, base)
+        == parse_declared("python,torch,cuda,vllm,nccl,env:A,env:LD_PRELOAD,env:VLLM_NCCL_SO_PATH")
+    )
+    assert declared(base, base) == frozenset()
+    assert describe((base, base)) == "base and candidate: env:A=1,env:B=2"
+
+
+def loaded(env: dict[str, str | None] | None = None, **facts: Any) -> Loaded:
+    return Loaded({"python": "3.11.9", "torch": "2.11.0", "executable": "/p", **facts}, env or {})
+
+
+def test_an_nccl_that_was_not_used_is_named_with_its_path() -> None:
+    both = loaded(nccl="2.28.9", nccl_sha256="abc", nccl_path=["/site/libnccl.so.2"])
+    assert without_effect((Stack(), Stack(nccl="/new")), (both, both)) == (
+        "the candidate NCCL was not used: both sides loaded 2.28.9 from /site/libnccl.so.2",
+    )
+
+
+def test_without_any_nccl_no_nccl_was_used() -> None:
+    (reason,) = without_effect((Stack(), Stack(nccl="/new")), (loaded(), loaded()))
+    assert "neither side loaded a libnccl" in reason
+
+
+def test_two_pythons_with_one_stack_compare_nothing() -> None:
+    (reason,) = without_effect((Stack(), ANOTHER), (loaded(), loaded(executable="/q")))
+    assert reason == (
+        "the two Pythons run the same stack: both sides loaded python 3.11.9, torch 2.11.0, from /p and /q"
+    )
+
+
+def test_a_variable_that_the_ranks_do_not_see_differently_is_named() -> None:
+    stacks = Stack(), Stack(env=(("A", "1"),))
+    assert without_effect(stacks, (loaded({"A": "1"}), loaded({"A": "1"}))) == (
+        "env:A is '1' in the ranks of both sides",
+    )
+
+
+def test_variables_that_differ_are_listed_whatever_their_names() -> None:
+    old, new = loaded({"SLOWER": None, "SAME": "1"}), loaded({"SLOWER": "2", "SAME": "1"})
+    (difference,) = variable_differences(old, new)
+    assert (str(difference), difference.declarable) == ("env:SLOWER: absent -> 2", True)
+
+
+def test_what_took_effect_is_no_reason() -> None:
+    stacks = Stack(), Stack("/q", "/new", (("A", "1"),))
+    old, new = loaded({"A": None}, nccl_sha256="a"), loaded({"A": "1"}, nccl_sha256="b", vllm="0.26.0")
+    assert without_effect(stacks, (old, new)) == ()
+    assert without_effect((Stack(), Stack()), (old, old)) == ()
+
+
+def test_a_stack_is_what_the_ranks_get(tmp_path: Path) -> None:
+    options = GangOptions(log_root=tmp_path, env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    applied = Stack("/q", env=(("A", "1"),)).applied(options)
+    assert applied.python == "/q"
+    assert applied.env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "A": "1"}
+    assert os.environ.get("A") is None
