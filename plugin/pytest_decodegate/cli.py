@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from .commands import baselines, compare, doctor, history, slice_model
+from .commands import baselines, compare, doctor, history, import_results, selftest, slice_model, upgrade
 from .errors import DecodegateError
 
 BAD_INPUT = 3
@@ -31,10 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with BAD_INPUT where argparse ends with 2, which is an answer here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say how it is used and what is wrong, and exit."""
+        self.print_usage(sys.stderr)
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="decodegate", description="May this upgrade of an LLM inference host go in?")
+    parser = _Parser(prog="decodegate", description="May this upgrade of an LLM inference host go in?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (doctor, slice_model, compare, baselines, history):
+    for command in (doctor, slice_model, compare, baselines, history, import_results, upgrade, selftest):
         command.add(commands)
 
     return parser

@@ -74,7 +74,8 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
     """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
-    return _suite(request).server()
+    suite = _suite(request)
+    return suite.server.running() if suite.against is None else suite.against.server(request.node.nodeid)
 
 
 def _suite(request: pytest.FixtureRequest) -> Suite:

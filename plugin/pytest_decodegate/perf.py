@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,13 +11,17 @@ import pytest
 from .errors import DecodegateError
 from .gang.sampling import Plan
 from .gang.source import GangSource
+from .gate.depth import Depth, Extrapolation, extrapolate
 from .gate.explain import explain
 from .gate.verdict import Judgement, Verdict, judge
 from .metric import Json, Level, Measurement, Metric, Replicate
-from .options import marker_tolerance
+from .options import marker_advisory, marker_tolerance
+from .report.rates import rates
 from .report.result import Result
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .machine.provenance import Provenance
     from .serving.server import Server
     from .serving.window import Load
@@ -33,13 +37,15 @@ class Source(Protocol):
 
     level: what one replicate is.
     contract: how it is measured, part of the metric's identity. facts: what else was seen, not compared.
-    wrong: how the numbers are wrong, or None. broken: rules of measurement that were broken.
+    wrong: how the numbers are wrong, or None. broken: rules of measurement that were broken. notes: what a reader
+    should know whatever the verdict.
     All of these are complete only after `take`.
     """
 
     level: Level
     wrong: str | None
     broken: list[str]
+    notes: list[str]
 
     @property
     def contract(self) -> dict[str, Json]: ...  # noqa: D102 - described above
@@ -62,6 +68,10 @@ class Perf:
     def has_gpu(self) -> bool:
         """Whether this run sees a GPU; without one a test measures its stand-in, under another name."""
         return bool(self._suite.fingerprint.gpus)
+
+    def pin(self, name: str) -> str | None:
+        """The backend that the user pins by --perf-pin for `name`, of option_values.PINS; None leaves the choice."""
+        return self._suite.settings.pins.get(name)
 
     def needs_gpu(self, what: str) -> None:
         """Skip the test without a GPU; `what` says what it measures there."""
@@ -90,29 +100,109 @@ class Perf:
         """
         __tracebackhide__ = True
         self._skip_if_impossible(world_size)
+        if (wedged := self._invalid_if_wedged(metric, "gang")) is not None:
+            return wedged
+
         suite = self._suite
         metric = self._with_band(metric)
+        plan = plan or Plan(precision=metric.tolerance * SAMPLING_SHARE)
+        if suite.against is not None:
+            from .against import Asked
+
+            suite.claim(metric.name, self._item.nodeid)
+            asked = Asked(metric, workload, params, world_size, plan)
+            return self._conclude_against(*suite.against.measure(asked, self._item.nodeid))
+
         with GangSource(
             metric.name,
             suite.bench(world_size),
             workload,
             params,
-            plan=plan or Plan(precision=metric.tolerance * SAMPLING_SHARE),
-            watch=suite.watch,
+            plan=plan,
+            watch=suite.devices.watch,
             progress=suite.progress,
             deadline=suite.deadline,
         ) as source:
             return self.gate(metric, source)
 
     def measure_tpot(self, metric: Metric, server: Server, load: Load) -> Result:
-        """Measure the time per output token of `server` under `load`, a closed loop, and gate it."""
+        """Measure the time per output token of `server` under `load`, a closed loop, and gate it.
+
+        Where the baseline holds answers, those of `server` are judged first; it is not timed if they are wrong. With
+        --perf-server-restarts the suite's server is started again and again: `server` is then another one afterwards.
+        """
         from .serving.source import WindowSource
 
         __tracebackhide__ = True
+        if (wedged := self._invalid_if_wedged(metric, "window")) is not None:
+            return wedged
+
         suite = self._suite
-        watch = suite.watch_attached if server.attached else suite.watch
-        source = WindowSource(metric.name, server, load, watch=watch, progress=suite.progress)
+        if suite.against is not None:
+            suite.claim(metric.name, self._item.nodeid)
+            judged = suite.against.measure_tpot(self._with_band(metric), server, load, self._item.nodeid)
+            return self._conclude_against(*judged)
+
+        watch = suite.devices.watch_attached if server.attached else suite.devices.watch
+        restart = suite.server.fresh if suite.settings.server_restarts else None
+        source = WindowSource(metric.name, server, load, watch=watch, progress=suite.progress, restart=restart)
+        source.wrong = suite.answers.problem(server)
         return self.gate(metric, source, lambda: suite.provenance_of(server))
+
+    def measure_plateau(self, metric: Metric, server: Server, load: Load, *, most: int) -> Result:
+        """Sweep the concurrency of `server` over 1, 2, 4 ... `most` streams, and gate the throughput of its plateau.
+
+        `load` is for one stream: its concurrency and the number of its requests grow with the sweep.
+        """
+        from .serving.source import WindowSource
+        from .serving.sweep import SweepSource
+
+        __tracebackhide__ = True
+        suite = self._suite
+        if suite.against is not None:
+            pytest.skip("with --perf-against one server of each stack runs at a time, and none is swept")
+        if (wedged := self._invalid_if_wedged(metric, "window")) is not None:
+            return wedged
+
+        watch = suite.devices.watch_attached if server.attached else suite.devices.watch
+
+        def at(chosen: Load) -> WindowSource:
+            return WindowSource(metric.name, server, chosen, watch=watch, progress=suite.progress)
+
+        source = SweepSource(metric.name, server, load, most=most, at=at, progress=suite.progress)
+        source.wrong = suite.answers.problem(server)
+        return self.gate(metric, source, lambda: suite.provenance_of(server))
+
+    def measure_quality(self, server: Server) -> Result:
+        """Compare the greedy answers of `server` with the baseline's, which agree among themselves only so far."""
+        __tracebackhide__ = True
+        if self._suite.against is not None:
+            pytest.skip("with --perf-against the answers of both stacks are compared before their TPOT")
+
+        answers = self._suite.answers
+        source = answers.source(server)
+        return self.gate(answers.metric(server), source, lambda: self._suite.provenance_of(server))
+
+    def slice_server(self, layers: int) -> Server:
+        """The suite's own server as a rank-slice of `layers` layers; skips where another one is served."""
+        self.needs_gpu("a rank-slice of chosen depth")
+        if self._suite.settings.server or self._suite.settings.serve:
+            pytest.skip("only the suite's own rank-slice has a depth to choose")
+
+        if self._suite.against is not None:
+            pytest.skip("with --perf-against servers are as deep as the GPUs hold, on both stacks")
+
+        return self._suite.server.running(layers)
+
+    def extrapolate(self, name: str, measured: Mapping[int, Result], layers: int) -> Extrapolation:
+        """Report the time of `layers` layers from results at two depths: said as such, never gated nor recorded."""
+        one, other = (Depth(depth, result.values) for depth, result in measured.items())
+        found = extrapolate(one, other, layers)
+        self._suite.progress.say(f"{name}: {found}")
+        for field in ("value", "lo", "hi"):
+            self._item.user_properties.append((f"perf.{name}.{field}", getattr(found, field)))
+
+        return found
 
     def gate(self, metric: Metric, source: Source, provenance: Callable[[], Provenance] | None = None) -> Result:
         """Take replicates from `source` until the verdict is settled or the cap is reached; then report it.
@@ -121,6 +211,9 @@ class Perf:
         """
         __tracebackhide__ = True
         suite = self._suite
+        if suite.against is not None:
+            pytest.skip("with --perf-against only what `measure` and `measure_tpot` do is measured on both stacks")
+
         suite.claim(metric.name, self._item.nodeid)
         suite.recorder.check()
         where = provenance or (lambda: suite.provenance)
@@ -131,8 +224,20 @@ class Perf:
             suite.report(Result(self._item.nodeid, judgement, None), self._item)
             raise
 
-        result = Result(self._item.nodeid, judgement, recorded)
-        suite.report(result, self._item)
+        return self._conclude(judgement, recorded, measurement.replicates)
+
+    def _conclude_against(self, judgement: Judgement, replicates: Sequence[Replicate]) -> Result:
+        """As `_conclude`, of a metric that was measured on two stacks: nothing is recorded."""
+        __tracebackhide__ = True
+        return self._conclude(replace(judgement, notes=(*judgement.notes, *self._suite.found)), None, replicates)
+
+    def _conclude(self, judgement: Judgement, recorded: Path | None, replicates: Sequence[Replicate]) -> Result:
+        """Report it, and fail the test unless it passes."""
+        __tracebackhide__ = True
+        values = tuple(one.value for one in replicates)
+        advisory = marker_advisory(self._item)
+        result = Result(self._item.nodeid, judgement, recorded, values, advisory, rates(replicates))
+        self._suite.report(result, self._item)
         if not result.passes:
             pytest.fail(explain(judgement), pytrace=False)
 
@@ -144,6 +249,8 @@ class Perf:
         """One look after the first replicates, one at the cap. Recording needs no second look."""
         settings = self._suite.settings
         looks = sorted({settings.replicates, settings.max_replicates})
+        if source.level == "server" and settings.server_restarts:
+            looks = [settings.server_restarts]
         if settings.record == "all":
             looks = looks[:1]
 
@@ -153,7 +260,14 @@ class Perf:
             measured = replace(metric, contract={**metric.contract, **source.contract})
             measurement = Measurement(measured, tuple(replicates), source.level, source.facts)
             selection = self._suite.recorder.select(metric.name, provenance())
-            judgement = judge(measurement, selection, invalid=source.broken, wrong=source.wrong, looks=len(looks))
+            judgement = judge(
+                measurement,
+                selection,
+                invalid=source.broken,
+                wrong=source.wrong,
+                looks=len(looks),
+                notes=[*source.notes, *self._suite.found],
+            )
             if judgement.verdict is not Verdict.INCONCLUSIVE:
                 break
 
@@ -164,6 +278,15 @@ class Perf:
         marker = marker_tolerance(self._item)
         own = metric.tolerance if marker is None else marker
         return replace(metric, tolerance=self._suite.settings.tolerance(metric.name, own))
+
+    def _invalid_if_wedged(self, metric: Metric, level: Level) -> Result | None:
+        """INVALID, at once, on GPUs that an earlier test left wedged: each try would cost its deadline. Else None."""
+        __tracebackhide__ = True
+        if not (reasons := self._suite.wedged()):
+            return None
+
+        judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=reasons)
+        return self._conclude(judgement, None, ())
 
     def _skip_if_impossible(self, world_size: int) -> None:
         """Each rank needs a GPU of its own; without any, a core: otherwise the scheduler would be measured."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["gpus", "perf", "server", "torchrun", "world_size"]
 
 DESELECTED = pytest.StashKey[int]()
+EXTENDED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -89,12 +90,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
 
-    if not perf_items or options.perf_wanted(config):
-        return
+    if not options.perf_wanted(config):
+        config.stash[DESELECTED] = _deselect(config, items, perf_items)
+    elif not config.getoption("--perf-extended"):
+        extended = [item for item in perf_items if options.marker_extended(item)]
+        config.stash[EXTENDED] = _deselect(config, items, extended)
 
-    config.stash[DESELECTED] = len(perf_items)
-    config.hook.pytest_deselected(items=perf_items)
-    items[:] = [item for item in items if not item.get_closest_marker("perf")]
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> int:
+    """Take `some` out of `items`; how many they are."""
+    if some:
+        out = set(some)
+        config.hook.pytest_deselected(items=some)
+        items[:] = [item for item in items if item not in out]
+
+    return len(some)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -103,10 +113,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """One line that says how to run what was deselected."""
-    count = config.stash.get(DESELECTED, 0)
-    tests = "test" if count == 1 else "tests"
-    return [f"{count} perf {tests} deselected; run with: pytest -m perf"] if count else []
+    """A line that says how to run what was deselected."""
+    how = {DESELECTED: ("perf", "pytest -m perf"), EXTENDED: ("extended perf", "pytest -m perf --perf-extended")}
+    return [
+        f"{count} {kind} {'test' if count == 1 else 'tests'} deselected; run with: {command}"
+        for key, (kind, command) in how.items()
+        if (count := config.stash.get(key, 0))
+    ]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -118,6 +131,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         suite.begin(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell a run on two stacks of tests that say more than their verdicts."""
+    report = yield
+    suite = item.config.stash[SUITE]
+    if suite.against is not None and item.get_closest_marker("perf"):
+        suite.against.note(report, passing=suite.passes(item), advisory=options.marker_advisory(item))
+
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,12 +167,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     suite = session.config.stash[SUITE]
     suite.close()
     if exitstatus == pytest.ExitCode.OK and suite.measured_nothing and not session.config.option.collectonly:
-        suite.problem = (
-            f"{suite.selected} perf test(s) were selected and none came to a verdict: "
-            "a gate that measured nothing fails"
-        )
+        nothing = f"{suite.selected} perf test(s) were selected and none came to a verdict"
+        told = f"{nothing}: a gate that measured nothing fails"
+        suite.problem = f"{told}; {suite.problem}" if suite.problem else told
     if exitstatus == pytest.ExitCode.OK and suite.problem:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if suite.against is not None:
+        suite.against.end(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
@@ -180,6 +205,7 @@ def _phase(item: pytest.Item, when: str) -> Generator[None, object, object]:
 
         return result
     except DecodegateError as error:
+        suite.doubt(error)
         # Our own frames help nobody; the line of the test does.
         raise pytest.fail.Exception(_told(error, item), pytrace=False) from None
     finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,37 +14,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from . import timeouts
-from .errors import BadInput, DecodegateError, ServerError
+from .devices import ENVIRONMENT, Devices
+from .errors import BadInput, DecodegateError, GangError, ServerError
 from .report.progress import Progress
 from .tenancy import Tenancy
+from .under_test import ServerUnderTest
 
 if TYPE_CHECKING:
+    from .against import Against
+    from .answers import Answers
     from .gang.bench import Bench
     from .gang.controller import GangOptions
+    from .gang.paired import PairBench
+    from .gang.stacks import Stack
     from .machine.fingerprint import Fingerprint
-    from .machine.nvml import Sensor
     from .machine.provenance import Provenance
-    from .machine.watch import Watch
+    from .metric import Json
     from .options import Settings
     from .recorder import Recorder
     from .report.result import Result
     from .serving.server import Server
 
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
-
-ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""For ranks and servers: NVML counts GPUs in this order, so index 3 is the same card on both sides."""
-
-
-LOG_BYTES = 20_000
-"""Of the server's log, what a report section of one phase shows at most: its end."""
-
-
-class _Everyone(frozenset[int]):
-    """All pids there are."""
-
-    def __contains__(self, pid: object) -> bool:
-        return True
 
 
 class Suite:
@@ -59,9 +52,6 @@ class Suite:
         self.selected = 0
         self.results: list[Result] = []
         self._benches: dict[int, Bench] = {}
-        self._server: Server | None = None
-        self._server_failure: str | None = None
-        self._server_log = 0
         self._measured: dict[str, str] = {}
         self.problem: str | None = None
 
@@ -93,15 +83,31 @@ class Suite:
         return Recorder(self.config, self.settings, self.machine_class, self.session_id, self.progress.say)
 
     @cached_property
+    def answers(self) -> Answers:
+        """What is known of the servers' answers, which are judged before their speed."""
+        from .answers import Answers
+
+        return Answers(self)
+
+    @cached_property
     def provenance(self) -> Provenance:
         """Machine and stack as the ranks really loaded it; starts a gang of one rank if none is alive."""
-        from .gang.bench import Bench
         from .machine.fingerprint import provenance
         from .machine.stack import agree, probe
 
-        bench = self._tenancy.tenant if isinstance(self._tenancy.tenant, Bench) else self.bench(self._nodes)
-        probes = bench.gangs(1)[0].run(probe, deadline_seconds=self.settings.start_seconds)
-        return provenance(self.fingerprint, agree(probes), os.environ)
+        probes = self._bench_alive().gangs(1)[0].run(probe, deadline_seconds=self.settings.start_seconds)
+        return provenance(self.fingerprint, agree(probes), {**os.environ, **self.settings.stack.environment()})
+
+    def _bench_alive(self) -> Bench:
+        """Gangs of the stack under test, whatever their size: those that hold the machine, else small ones."""
+        from .gang.bench import Bench
+        from .gang.paired import PairBench
+
+        match self.tenancy.tenant:
+            case PairBench(candidate=bench) | (Bench() as bench):
+                return bench
+            case _:
+                return self.bench(self._nodes)
 
     def too_few_gpus(self, world_size: int) -> str | None:
         """Why `world_size` ranks cannot have a GPU each, or None. Without any GPU the ranks run on the CPU."""
@@ -126,110 +132,94 @@ class Suite:
         return self.fingerprint.machine_class + (f"-{len(nodes.start)}nodes" if nodes else "")
 
     @cached_property
-    def _tenancy(self) -> Tenancy:
-        return Tenancy(self._uuids, self._sensor)
+    def tenancy(self) -> Tenancy:
+        """Who holds the machine."""
+        return Tenancy(self.devices.labels, self.devices.sensor)
 
     def bench(self, world_size: int) -> Bench:
         """The gangs of one world size; whoever held the machine before is asked to leave."""
-        from .gang.bench import Bench
-
         if world_size not in self._benches:
-            self._benches[world_size] = Bench(world_size, self._gang_options(), progress=self.progress.tick)
+            self._benches[world_size] = self.new_bench(world_size, self.settings.stack)
 
         bench = self._benches[world_size]
-        self._tenancy.move_in(bench, bench.close)
+        self.move_in(bench)
         return bench
+
+    def new_bench(self, world_size: int, stack: Stack, name: str = "") -> Bench:
+        """Gangs of `stack`, none of them started yet; `name` tells them from those of another stack."""
+        from .gang.bench import Bench
+
+        return Bench(world_size, stack.applied(self._gang_options()), progress=self.progress.tick, name=name)
+
+    def move_in(self, bench: Bench | PairBench) -> None:
+        """Give the machine to `bench`, if its GPUs still work; raises DecodegateError if they do not."""
+        self.refuse_if_wedged()
+        self.tenancy.move_in(bench, bench.close)
+
+    @cached_property
+    def against(self) -> Against | None:
+        """The two stacks of this session, with --perf-against."""
+        if self.settings.base is None:
+            return None
+
+        from .against import Against
+
+        return Against(self, self.settings.base, self.settings.stack)
 
     def close_bench(self, world_size: int) -> None:
         """Stop the gangs of one world size, if they run."""
         if bench := self._benches.get(world_size):
-            self._tenancy.move_out(bench)
+            self.tenancy.move_out(bench)
+        if self.against is not None:
+            self.against.close_bench(world_size)
 
-    def server(self) -> Server:
-        """The server under test, started on first use and kept until something else needs the machine."""
-        if self._server_failure is not None:
-            raise ServerError(f"the server failed before, and is not started again: {self._server_failure}")
+    @cached_property
+    def server(self) -> ServerUnderTest:
+        """The server under test; none runs yet."""
+        return ServerUnderTest(self)
 
-        try:
-            if self._server is None:
-                self._start_server()
-            elif self._server.process:
-                self._server.process.check("between two tests")
-        except ServerError as error:
-            self._server_failure = str(error)
-            raise
+    @cached_property
+    def devices(self) -> Devices:
+        """The GPUs of this run, if there are any."""
+        return Devices(self.fingerprint, lambda: self.settings.stack.applied(self._gang_options()))
 
-        assert self._server is not None
-        return self._server
+    def doubt(self, error: DecodegateError) -> None:
+        """A test ended with `error`; if that may be the GPUs' fault they are asked before they are used again."""
+        if isinstance(error, (GangError, ServerError)):
+            self.devices.health.doubt(error)
 
-    def _start_server(self) -> None:
-        if not self.settings.server:
-            _ = self.provenance  # read in the ranks while they may still hold the machine
+    def wedged(self) -> tuple[str, ...]:
+        """Why the GPUs cannot be used any more, a sentence for each; asked of them only after a failure."""
+        return self.devices.health.sick(lambda: self.tenancy.move_out())
 
-        self._tenancy.move_in("server", self._stop_server)
-        self._server = self._open_server()
-        self._server_log = 0
+    def refuse_if_wedged(self) -> None:
+        """Raise GangError if an earlier failure has shown that the GPUs do not work any more."""
+        if wedged := self.wedged():
+            raise GangError("; ".join(wedged))
 
-    def _stop_server(self) -> None:
-        if self._server is not None:
-            server, self._server = self._server, None
-            server.stop()
-
-    def _open_server(self) -> Server:
-        from .serving import home
-        from .serving.server import attach
-
-        settings = self.settings
-        if settings.server is not None:
-            return attach(settings.server)
-
-        start = home.Launch(self.folder("server"), ENVIRONMENT, settings.server_seconds, self.progress.tick)
-        if settings.serve is not None:
-            return home.launch_users(start, settings.serve)
-
-        gpus = self.fingerprint.gpus
-        return home.launch_own(start, gpus=len(gpus), memory_gib=min((gpu.memory_gib for gpu in gpus), default=0))
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Memory that somebody else held before this run; an attached server's is no surprise."""
+        return () if self.settings.server else self.tenancy.found
 
     def rank_output(self) -> list[tuple[str, str]]:
         """What ranks and server wrote since last asked: (section title, text)."""
         sections = [section for bench in self._benches.values() for section in bench.output()]
-        if self._server is not None:
-            start, self._server_log = self._server_log, self._server.log_size()
-            if text := self._server.log(max(start, self._server_log - LOG_BYTES), self._server_log):
-                sections.append(("log of the server", text))
+        if self.against is not None:
+            sections += self.against.output()
+        if text := self.server.output():
+            sections.append(("log of the server", text))
 
         return sections
 
     def close(self) -> None:
         """Stop whatever is alive; bounded. What goes wrong is kept in `problem`: no test is left to fail with it."""
-        if "_tenancy" not in self.__dict__:  # nothing was started; do not ask NVML just to say so
+        if "tenancy" not in self.__dict__:  # nothing was started; do not ask NVML just to say so
             return
         try:
-            self._tenancy.move_out()
+            self.tenancy.move_out()
         except DecodegateError as error:
             self.problem = str(error)
-
-    @cached_property
-    def _sensor(self) -> Sensor | None:
-        from .machine.nvml import open_sensor
-
-        return open_sensor() if self.fingerprint.gpus else None
-
-    @property
-    def _uuids(self) -> list[str]:
-        return [gpu.uuid for gpu in self.fingerprint.gpus]
-
-    def watch(self) -> Watch:
-        """A watch over the GPUs in use, for the time of one measurement by processes of this one."""
-        from .machine.watch import Watch, descendants
-
-        return Watch(self._uuids, descendants, sensor=self._sensor)
-
-    def watch_attached(self) -> Watch:
-        """The same while an attached server is measured: its pids are not known, so nobody can be told a stranger."""
-        from .machine.watch import Watch
-
-        return Watch(self._uuids, _Everyone, sensor=self._sensor)
 
     def provenance_of(self, server: Server) -> Provenance:
         """Machine and stack of a server: this Python's if it was launched, its own word if it was attached."""
@@ -247,6 +237,10 @@ class Suite:
         """Whether a metric of this test came to a verdict."""
         return any(result.nodeid == item.nodeid for result in self.results)
 
+    def passes(self, item: pytest.Item) -> bool:
+        """Whether no metric of this test failed it so far."""
+        return all(result.passes for result in self.results if result.nodeid == item.nodeid)
+
     def report(self, result: Result, item: pytest.Item) -> None:
         """Say and write a result as it comes, so that a crash later loses nothing."""
         from .report import lines
@@ -254,9 +248,16 @@ class Suite:
         self.results.append(result)
         self.progress.say(lines.told(result))
         item.user_properties.extend(lines.properties(result))
+        self._append(lines.json_line(result, self.session_id))
+
+    def write_event(self, event: str, fields: Mapping[str, Json]) -> None:
+        """Write what is no verdict to the report, for whoever must know all of a run on two stacks."""
+        self._append(json.dumps({"session": self.session_id, "event": event, **fields}, allow_nan=False))
+
+    def _append(self, line: str) -> None:
         if self.settings.report is not None:
             with self.settings.report.open("a") as report:
-                report.write(lines.json_line(result, self.session_id) + "\n")
+                report.write(line + "\n")
 
     def folder(self, name: str) -> Path:
         """A fresh folder under pytest's own temporary folder, kept for as many runs as pytest keeps."""

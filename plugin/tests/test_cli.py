@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.cli import BAD_INPUT, main
+from pytest_decodegate.errors import ServerError
+from pytest_decodegate.serving import floor
 
 
 def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slice", "--world", "2", "--layers", "3", str(tmp_path / "model")]) == 0
     assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 3
-    assert "3-layer rank slice for 2 GPU(s)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "3-layer rank slice for 2 GPU(s)" in said
+    served = next(line for line in said.splitlines() if line.startswith("serve it with: "))
+    assert json.loads(shlex.split(served)[-1])["cudagraph_capture_sizes"], "a shell can take it as it stands"
 
 
 def test_bad_input_is_one_line_and_exit_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,6 +44,20 @@ def test_doctor_asks_the_python_of_the_ranks(tmp_path: Path, capsys: pytest.Capt
     bare.chmod(0o755)
     assert main(["doctor", "--python", str(bare), "--baselines", str(tmp_path)]) == 1
     assert f"missing  torch in {bare}: ModuleNotFoundError" in capsys.readouterr().out
+
+
+def test_doctor_goes_on_where_something_cannot_be_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(streams: int) -> None:
+        raise ServerError(f"no server for {streams} streams")
+
+    monkeypatch.setattr(floor, "client_floor", failing)
+    assert main(["doctor", "--python", str(tmp_path / "none"), "--baselines", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"missing  torch: {tmp_path / 'none'} cannot be run (No such file or directory); give --python" in said
+    assert "missing  the client's own floor: no server for 128 streams" in said
+    assert "missing  baselines of this machine class: none" in said
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path) -> None:

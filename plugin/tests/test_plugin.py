@@ -71,6 +71,41 @@ def test_perf_tests_run_when_asked_for(pytester: pytest.Pytester, arguments: tup
     result.stdout.fnmatch_lines(["*::test_speed *"])
 
 
+def test_extended_perf_tests_wait_for_their_option(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.perf
+        def test_speed(): pass
+
+        @pytest.mark.perf(extended=True)
+        def test_sweep(): pass
+        """
+    )
+    result = pytester.runpytest("-v", "-m", "perf")
+    result.stdout.fnmatch_lines(
+        ["1 extended perf test deselected; run with: pytest -m perf --perf-extended", "*::test_speed *"]
+    )
+    result.stdout.no_fnmatch_line("*::test_sweep *")
+
+    result = pytester.runpytest("-v", "-m", "perf", "--perf-extended")
+    result.stdout.fnmatch_lines(["*::test_speed *", "*::test_sweep *"])
+
+    result = pytester.runpytest("--perf-extended")
+    result.stdout.fnmatch_lines(["2 perf tests deselected; run with: pytest -m perf"])
+
+
+def test_a_test_asks_for_what_the_user_pinned(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_pins(perf):
+            assert (perf.pin("attention"), perf.pin("moe")) == ("TRITON_MLA", None)
+        """
+    )
+    pytester.runpytest("--perf-pin=attention=TRITON_MLA").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("expression", ["not perf", "not(perf)", "not (slow or perf)"])
 def test_not_perf_is_no_wish_for_perf_tests(pytester: pytest.Pytester, expression: str) -> None:
     pytester.makeini("[pytest]\nmarkers = slow\n")
@@ -137,6 +172,7 @@ def test_collecting_perf_tests_is_no_failure(pytester: pytest.Pytester) -> None:
         ("perf(tolerance='abc')", "*tolerance 'abc' is not a percentage*"),
         ("perf(tolerence='3%')", "*the perf marker knows no 'tolerence'*"),
         ("perf('3%')", "*takes no positional argument, found '3%'*"),
+        ("perf(extended='yes')", "*perf marker: extended is 'yes'; give True or False"),
     ],
 )
 @pytest.mark.parametrize("asked", [(), ("-m", "perf")])
@@ -167,10 +203,18 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ("--perf-replicates=1", "--perf-replicates: '1' is not a whole number of at least 2"),
         ("--perf-replicates=many", "--perf-replicates: 'many' is not*"),
         ("--perf-max-replicates=3", "--perf-max-replicates: '3' is not a whole number of at least 5"),
+        ("--perf-pin=gemm=fast", "--perf-pin: 'gemm=fast' is not NAME=VALUE with a name out of attention, moe"),
+        ("--perf-pin=attention=", "--perf-pin: 'attention=' is not NAME=VALUE*"),
         ("--perf-change=gpu-fairy", "*'gpu-fairy'*known are*driver*"),
         ("--perf-baseline=nowhere.json", "--perf-baseline: 'nowhere.json' is not a file*"),
         ("--perf-server=localhost", "--perf-server: 'localhost' is not a URL*"),
+        ("--perf-server=http://[::1", "--perf-server: 'http://?::1' is not a URL*"),
+        ("--perf-server=http://n0:http", "--perf-server: 'http://n0:http' is not a URL*"),
+        ("--perf-budget=30", "--perf-budget: '30' is not a time above zero with its unit; write for example 30m*"),
         ("--perf-serve='", "--perf-serve: *cannot be split into arguments*"),
+        ("--perf-server-key-env=HOME", "--perf-server-key-env: only an attached server asks for a key*"),
+        ("--perf-server-restarts=1", "--perf-server-restarts: '1' is not a whole number of at least 2"),
+        ("--perf-quality-prompts=nowhere.jsonl", "--perf-quality-prompts: 'nowhere.jsonl' cannot be read*"),
         ("--perf-server-timeout=0", "--perf-server-timeout: '0' is not a number of seconds above zero"),
         ("--perf-nnodes=0", "--perf-nnodes: '0' is not a whole number of at least 1"),
         (
@@ -195,6 +239,19 @@ def test_a_bad_option_is_refused_by_name_and_value(pytester: pytest.Pytester, op
 def test_server_and_serve_together_are_refused(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--perf-server=http://127.0.0.1:1", "--perf-serve=x")
     result.stderr.fnmatch_lines(["ERROR: --perf-server and --perf-serve: give one*"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--perf-server-restarts=3", "--perf-server-restarts: an attached server is not ours to restart*"),
+        ("--perf-server-key-env=sk-1234", "--perf-server-key-env: no environment variable of this name is set*"),
+    ],
+)
+def test_what_an_attached_server_cannot_be_given(pytester: pytest.Pytester, option: str, said: str) -> None:
+    result = pytester.runpytest("--perf-server=http://127.0.0.1:1", option)
+    result.stderr.fnmatch_lines([f"ERROR: {said}"])
+    result.stderr.no_fnmatch_line("*sk-1234*")
 
 
 TWO_NODES = ("--perf-nnodes=2", "--perf-node-start=", "--perf-listen-host=127.0.0.1")
@@ -285,7 +342,7 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
         from pytest_decodegate.metric import Metric, Replicate
 
         class Source:
-            level, wrong, broken, contract, facts = "process", None, [], {}, {}
+            level, wrong, broken, notes, contract, facts = "process", None, [], [], {}, {}
 
             def take(self, count):
                 return [Replicate((1.0, 1.1, 1.2, 1.05)) for _ in range(count)]

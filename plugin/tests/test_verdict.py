@@ -14,7 +14,7 @@ from pytest_decodegate.baseline.selection import Selection, contrast
 from pytest_decodegate.gate.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
-from pytest_decodegate.metric import Level, Measurement, Metric, Replicate
+from pytest_decodegate.metric import Json, Level, Measurement, Metric, Replicate
 
 MOE = Metric("marlin_moe[m=8]", "s", "kernel", 0.02, {"clock": "cuda_event", "graph": True})
 TPOT = Metric("decode[c=8]", "tok/s", "serving", 0.03)
@@ -297,3 +297,36 @@ def test_windows_of_one_server_say_what_they_cannot_see() -> None:
 
 def test_several_looks_are_admitted() -> None:
     assert "97.1 % interval (95 % over 2 looks)" in text(judge(measured(MOE, 78.1e-6), SELECTED, looks=2))
+
+
+# --- what ran
+
+SWAPPED = "a kernel appeared: humming, 2 a call"
+
+
+def ran(metric: Metric, **fields: Json) -> Metric:
+    return replace(metric, contract={**metric.contract, **fields})
+
+
+def test_a_swapped_kernel_without_a_declared_change_is_another_measurement() -> None:
+    known = selected(stored(ran(MOE, kernels={"marlin": 2}), 78.1e-6))
+    judgement = judge(measured(ran(MOE, kernels={"humming": 2}), 78.1e-6), known)
+
+    assert judgement.verdict == Verdict.CONFOUNDED
+    assert judgement.reasons == (SWAPPED, "a kernel is gone: marlin, 2 a call before")
+
+
+def test_a_swapped_kernel_under_a_declared_change_is_named_while_the_time_decides() -> None:
+    declared = ["nccl", "env:NCCL_PROTO"]
+    known = selected(stored(ran(MOE, kernels={"marlin": 2}, backend="MARLIN"), 78.1e-6), new=NEW, declared=declared)
+    judgement = judge(measured(ran(MOE, kernels={"humming": 2}, backend="HUMMING"), 78.1e-6), known)
+
+    assert judgement.verdict == Verdict.PASS
+    assert SWAPPED in judgement.notes
+    assert "backend changed: MARLIN -> HUMMING" in judgement.notes
+    assert f"note: {SWAPPED}" in explain(judgement)
+
+
+def test_a_file_that_does_not_know_the_kernels_is_no_other_measurement() -> None:
+    judgement = judge(measured(ran(MOE, kernels={"marlin": 2}), 78.1e-6), SELECTED)
+    assert (judgement.verdict, judgement.notes) == (Verdict.PASS, ())

@@ -28,6 +28,8 @@ def headline(judgement: Judgement) -> str:
     band = format_band(judgement.metric.tolerance)
     measured = _value(judgement, judgement.measured)
     match judgement.verdict:
+        case Verdict.PASS if judgement.change is None:
+            return "answers like the baseline, as far as that agrees with itself"
         case Verdict.PASS:
             return f"{_change(judgement)} stays inside the band of {band}"
         case Verdict.IMPROVED:
@@ -39,7 +41,8 @@ def headline(judgement: Judgement) -> str:
         case Verdict.NO_BASELINE:
             return f"measured {measured}, with nothing to compare it with"
         case Verdict.CONFOUNDED:
-            return f"measured {measured}, but more than the declared change differs from the baseline"
+            other = "base" if judgement.paired else "baseline"
+            return f"measured {measured}, but more than the declared change differs from the {other}"
         case Verdict.INVALID:
             return f"measured {measured}, but the measurement broke a rule and is not judged"
         case Verdict.WRONG_RESULT:
@@ -64,7 +67,8 @@ def _value(judgement: Judgement, value: float | None) -> str:
 
 def _details(judgement: Judgement) -> Iterator[str]:
     if judgement.base is not None:
-        values = f"{_value(judgement, judgement.measured)} now, {_value(judgement, judgement.base)} in the baseline"
+        here, there = ("on the candidate", "on the base") if judgement.paired else ("now", "in the baseline")
+        values = f"{_value(judgement, judgement.measured)} {here}, {_value(judgement, judgement.base)} {there}"
         yield f"{values}; {judgement.metric.better} is better"
     if judgement.confidence is not None:
         yield from _certainty(judgement, judgement.confidence)
@@ -72,6 +76,7 @@ def _details(judgement: Judgement) -> Iterator[str]:
         yield from _published(judgement.untold)
 
     yield from (f"- {reason}" for reason in judgement.reasons)
+    yield from (f"note: {note}" for note in judgement.notes)
     yield from (f"changed: {change}" for change in judgement.changed)
     if judgement.baseline is not None:
         yield f"baseline: {judgement.baseline}"
@@ -89,6 +94,11 @@ def _published(untold: Sequence[str]) -> Iterator[str]:
 def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     sessions = "1 session" if judgement.sessions == 1 else f"{judgement.sessions} sessions"
     looks = f" (95 % over {judgement.looks} looks)" if judgement.looks > 1 else ""
+    if judgement.paired:
+        pairs = f"{judgement.replicates} pairs ({_REPLICATE[judgement.level]} of each stack in turn)"
+        yield f"{100 * confidence:.3g} % interval{looks} from {pairs}"
+        return
+
     replicates = f"{judgement.replicates} replicates ({_REPLICATE[judgement.level]})"
     if judgement.new_sessions > 1:
         replicates += f" in {judgement.new_sessions} sessions"

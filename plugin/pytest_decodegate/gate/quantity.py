@@ -30,6 +30,11 @@ def format_percent(fraction: float, *, signed: bool = True) -> str:
     return f"{round(percent, decimals) + 0.0:{'+' if signed else ''}.{decimals}f} %"
 
 
+def format_interval(lo: float | None, hi: float | None) -> str:
+    """Both ends in percent, "+1.0 % .. +2.5 %"; "-" for an interval that is not known."""
+    return "-" if lo is None or hi is None else f"{format_percent(lo)} .. {format_percent(hi)}"
+
+
 def format_band(tolerance: float) -> str:
     """A tolerance fraction as people write it: "2 %", "2.5 %"."""
     return f"{100 * tolerance:g} %"

@@ -10,12 +10,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ..machine.clocks import clock_shift
 from ..machine.provenance import ABSENT, Difference
-from ..metric import Level, Measurement, Metric
-from . import advice
+from ..metric import Level, Measurement, Metric, Replicate
+from . import advice, quality, speculation
 from .noise import mean
 from .published import as_told, decide_by_band, told, untold
 from .rules import POCOCK_ALPHA, compare, decide, worse_logs
+from .swaps import is_swap
+from .swaps import told as swaps_told
 from .validity import broken_rules
 
 if TYPE_CHECKING:
@@ -54,7 +57,10 @@ class Judgement:
     untold: what a published figure does not say; None where the baseline was recorded. Against a published figure base
     and change are known, and no statistics.
     choice: why this baseline, and what else was there. changed: declared differences between the two sides.
-    reasons: what broke, confounds or is missing.
+    reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
+    paired: `base` is the other stack, measured in the same minutes; `replicates` are then pairs.
+    p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; of pairs,
+    and of stored baselines where a metric regressed.
     """
 
     metric: Metric
@@ -77,6 +83,9 @@ class Judgement:
     changed: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    paired: bool = False
+    p_worse: float | None = None
 
 
 def judge(
@@ -86,21 +95,23 @@ def judge(
     invalid: Sequence[str] = (),
     wrong: str | None = None,
     looks: int = 1,
+    notes: Sequence[str] = (),
 ) -> Judgement:
     """Judge a measurement; the first that holds wins: wrong, invalid, no baseline, confounded, then the statistics.
 
     invalid: rules that watchers and workloads saw broken; those that samples show are added here.
-    wrong: how the numbers are wrong. looks: planned looks at this metric, a key of POCOCK_ALPHA.
+    wrong: how the numbers are wrong. looks: planned looks at this metric, a key of POCOCK_ALPHA. notes: of the source.
     """
     judgement = Judgement(
         metric=measurement.metric,
         verdict=Verdict.WRONG_RESULT,
         level=measurement.level,
         replicates=len(measurement.replicates),
-        measured=_geometric_mean(measurement.values),
+        measured=geometric_mean(measurement.values),
         looks=looks,
         baseline=selection.baseline.path if selection.baseline else None,
         choice=selection.choice,
+        notes=tuple(notes),
     )
     if wrong is not None:
         return replace(judgement, reasons=(wrong,), advice=advice.wrong_result())
@@ -115,11 +126,15 @@ def judge(
 
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
+    if selection.differences and not selection.undeclared:
+        judgement = replace(judgement, notes=(*notes, *swaps_told(filter(is_swap, another))))
+        another = tuple(one for one in another if not is_swap(one))
+
     if stored.level == "published":
         judgement = replace(judgement, untold=untold((*another, *selection.differences)))
         another, selection = told(another), as_told(selection)
 
-    identity = tuple(f"{one.field}: {one.base!r} in the baseline, {one.new!r} now" for one in another)
+    identity = tuple(_another(another))
     if identity or selection.undeclared:
         return replace(
             judgement,
@@ -133,7 +148,19 @@ def judge(
     if stored.level == "published":
         return beside_point(judgement, measurement.values, stored.sessions[-1].values)
 
-    return _weigh(judgement, measurement, stored, baseline)
+    if measurement.metric.kind == "quality":
+        return by_answers(judgement, measurement.replicates, stored)
+
+    return _at_one_clock(_weigh(judgement, measurement, stored, baseline), measurement, stored)
+
+
+def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: StoredMetric) -> Judgement:
+    """The judgement as it stands where the GPUs did not run at the baseline's clock: numbers that decide nothing."""
+    shift = clock_shift([session.telemetry for session in stored.current], [measurement.facts])
+    if shift is None:
+        return judgement
+
+    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(str(shift),), advice=advice.other_clocks())
 
 
 def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:
@@ -144,9 +171,30 @@ def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[floa
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=_geometric_mean(base),
+        base=geometric_mean(base),
         change=math.expm1(change),
         advice=advice.beside_published(outcome),
+    )
+
+
+def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMetric) -> Judgement:
+    """Complete the judgement of answers: right or wrong by the rule of gate.quality, whatever time they took."""
+    metric = judgement.metric
+    base = quality.passes(replicate for session in stored.current for replicate in session.replicates)
+    now = quality.passes(new)
+    if not (base and now):
+        reason = f"metric {metric.name!r} holds no answers on the side of the {'run' if base else 'baseline'}"
+        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
+
+    exact = metric.contract.get("batch_invariant") is True
+    found = quality.compare(base, now, tolerance=metric.tolerance, exact=exact)
+    return replace(
+        judgement,
+        verdict=Verdict.WRONG_RESULT if found.wrong else Verdict.PASS,
+        base=level_of(session_logs(stored), metric),
+        reasons=(found.wrong,) if found.wrong else (),
+        notes=(found.note, *judgement.notes),
+        advice=advice.other_answers() if found.wrong else (),
     )
 
 
@@ -172,6 +220,7 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
         confidence=1 - alpha,
         sessions=len(sessions),
         session_noise=math.sqrt(comparison.noise.session.value),
+        notes=(*speculation.notes(measurement.replicates, stored, math.expm1(comparison.change)), *judgement.notes),
         advice=advice.compared(outcome, comparison, metric.tolerance, judgement.changed),
     )
 
@@ -187,14 +236,24 @@ def level_of(sessions: Sequence[Sequence[float]], metric: Metric) -> float:
     return level if metric.better == "lower" else 1 / level
 
 
-def _geometric_mean(values: Sequence[float]) -> float | None:
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """The level of process values; None of none."""
     return math.exp(fmean(map(math.log, values))) if values else None
+
+
+def _another(differences: Sequence[Difference]) -> Iterator[str]:
+    """Why this is another measurement; what ran instead is named kernel by kernel."""
+    yield from swaps_told(filter(is_swap, differences))
+    for one in differences:
+        if not is_swap(one):
+            yield f"{one.field}: {one.base!r} in the baseline, {one.new!r} now"
 
 
 def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> Iterator[Difference]:
     """Fields in which the stored metric is another measurement than `metric` taken at `level`.
 
-    The level of a published figure is no field: it only says that there are no samples.
+    The level of a published figure is no field: it only says that there are no samples. Nor is what ran on a side that
+    does not know it: older files lack the kernels' names.
     """
     known = stored.metric
     if (known.unit, known.kind, known.contract, stored.level) == (metric.unit, metric.kind, metric.contract, level):
@@ -205,5 +264,7 @@ def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> 
         base, new = {**base, "level": stored.level}, {**new, "level": level}
 
     for field in sorted({*base, *new}):
-        if base.get(field, ABSENT) != new.get(field, ABSENT):
-            yield Difference(field, base.get(field, ABSENT), new.get(field, ABSENT), declarable=False)
+        difference = Difference(field, base.get(field, ABSENT), new.get(field, ABSENT), declarable=False)
+        unknown = ABSENT in (difference.base, difference.new) and is_swap(difference)
+        if difference.base != difference.new and not unknown:
+            yield difference

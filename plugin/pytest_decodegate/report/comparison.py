@@ -10,7 +10,7 @@ from ..baseline.schema import StoredMetric
 from ..compare.pairs import Alone, Compared, Pair
 from ..compare.standing import Found, without_numbers
 from ..gate.explain import explain
-from ..gate.quantity import format_band, format_percent, format_value
+from ..gate.quantity import format_band, format_interval, format_percent, format_value
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import Difference
 
@@ -163,17 +163,13 @@ def _confounded(judgements: Sequence[Judgement]) -> str:
 def cells(judgement: Judgement) -> tuple[str, ...]:
     """One metric as HEADER names the columns; "-" for what was not compared."""
     metric = judgement.metric
-    interval = "-"
-    if judgement.lo is not None and judgement.hi is not None:
-        interval = f"{format_percent(judgement.lo)} .. {format_percent(judgement.hi)}"
-
     return (
         metric.name,
         str(judgement.verdict),
         "-" if judgement.base is None else format_value(judgement.base, metric.unit),
         "-" if judgement.measured is None else format_value(judgement.measured, metric.unit),
         "-" if judgement.change is None else format_percent(judgement.change),
-        interval,
+        format_interval(judgement.lo, judgement.hi),
         format_band(metric.tolerance),
         f"{judgement.sessions}, {judgement.new_sessions}" if judgement.sessions else "-",
     )

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ..gate.explain import headline
+from .rates import line
 
 if TYPE_CHECKING:
     from ..metric import Json
@@ -16,7 +17,8 @@ def told(result: Result) -> str:
     """What the terminal shows when the verdict comes: "allreduce[...]: PASS: +0.4 % [...] stays inside ..."."""
     judgement = result.judgement
     recorded = f"; recorded in {result.recorded.name}" if result.recorded else ""
-    return f"{judgement.metric.name}: {judgement.verdict}: {headline(judgement)}{recorded}"
+    achieved = f"; {rates}" if (rates := line(result.rates)) else ""
+    return f"{judgement.metric.name}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
 
 
 def as_json(result: Result) -> dict[str, Json]:
@@ -26,6 +28,7 @@ def as_json(result: Result) -> dict[str, Json]:
         "metric": judgement.metric.name,
         "verdict": str(judgement.verdict),
         "passes": result.passes,
+        "kind": judgement.metric.kind,
         "unit": judgement.metric.unit,
         "better": judgement.metric.better,
         "measured": judgement.measured,
@@ -36,11 +39,18 @@ def as_json(result: Result) -> dict[str, Json]:
         "confidence": judgement.confidence,
         "tolerance": judgement.metric.tolerance,
         "replicates": judgement.replicates,
+        "paired": judgement.paired,
+        "looks": judgement.looks,
+        "p_worse": judgement.p_worse,
+        "advisory": result.advisory,
         "level": judgement.level,
         "sessions": judgement.sessions,
         "reasons": list(judgement.reasons),
         "baseline": str(judgement.baseline) if judgement.baseline else None,
         "choice": list(judgement.choice),
+        "notes": list(judgement.notes),
+        "rates": dict(result.rates),
+        "changed": list(judgement.changed),
         "recorded": str(result.recorded) if result.recorded else None,
         "test": result.nodeid,
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..gate.quantity import format_band, format_percent, format_value
+from ..gate.quantity import format_band, format_interval, format_percent, format_value
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -39,7 +39,7 @@ def _write_table(reporter: TerminalReporter, suite: Suite) -> None:
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
         reporter.write_line(line, **{colour: True})
 
-    for line in chosen(suite.results):
+    for line in (*chosen(suite.results), *noted(suite.results)):
         reporter.write_line(line)
 
     reporter.write_line(counts(suite.results))
@@ -52,21 +52,22 @@ def chosen(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def noted(results: Sequence[Result]) -> list[str]:
+    """What a reader should know of metrics that passed, too: "note: marlin_moe[m=8]: a kernel appeared: ..."."""
+    return [f"note: {one.judgement.metric.name}: {note}" for one in results for note in one.judgement.notes]
+
+
 def row(result: Result) -> tuple[str, ...]:
     """The cells of one result, as HEADER names them; "-" for what was not compared."""
     judgement = result.judgement
     unit = judgement.metric.unit
-    interval = "-"
-    if judgement.lo is not None and judgement.hi is not None:
-        interval = f"{format_percent(judgement.lo)} .. {format_percent(judgement.hi)}"
-
     return (
         judgement.metric.name,
         f"{judgement.verdict}{', recorded' if result.recorded else ''}",
         "-" if judgement.measured is None else format_value(judgement.measured, unit),
         "-" if judgement.base is None else format_value(judgement.base, unit),
         "-" if judgement.change is None else format_percent(judgement.change),
-        interval,
+        format_interval(judgement.lo, judgement.hi),
         format_band(judgement.metric.tolerance),
         str(judgement.replicates),
     )

@@ -1,0 +1,41 @@
+"""What was achieved beside the time: bytes, operations and bandwidths per second, and how near to the ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ..gate.quantity import format_percent, format_value
+
+if TYPE_CHECKING:
+    from ..metric import Replicate
+
+SHOWN = ("bytes_s", "flop_s", "memory_share", "hot_over_cold", "algbw_bytes_s", "busbw_bytes_s")
+"""Facts of a replicate that are rates of what it did, or ratios to what the machine can do."""
+
+
+def rates(replicates: Sequence[Replicate]) -> dict[str, float]:
+    """The median over replicates of each fact in SHOWN that they have."""
+    found = {name: [_number(one.facts.get(name)) for one in replicates] for name in SHOWN}
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return {name: median(values) for name, values in known.items() if values}
+
+
+def _number(fact: object) -> float | None:
+    return float(fact) if isinstance(fact, int | float) else None
+
+
+def line(achieved: Mapping[str, float]) -> str:
+    """As "2.01 TB/s, 47.9 % of the memory's ceiling, hot 0.95x", or what there is of it; empty for nothing."""
+    parts = []
+    if "bytes_s" in achieved:
+        parts.append(format_value(achieved["bytes_s"], "B/s"))
+    if "memory_share" in achieved:
+        parts.append(f"{format_percent(achieved['memory_share'], signed=False)} of the memory's ceiling")
+    if "hot_over_cold" in achieved:
+        parts.append(f"hot {achieved['hot_over_cold']:.2f}x")
+    if "busbw_bytes_s" in achieved:
+        parts.append(f"busbw {format_value(achieved['busbw_bytes_s'], 'B/s')}")
+
+    return ", ".join(parts)
