@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .gang.sampling import Plan
     from .machine.provenance import Provenance
     from .serving.server import Server
+    from .serving.source import WindowSource
     from .serving.window import Load
     from .suite import Suite
 
@@ -120,13 +121,12 @@ class Against:
     ) -> tuple[Judgement, tuple[Replicate, ...]]:
         """As `measure`, on fresh servers in turn; `candidate` is the first of them."""
         from .sandwich import Budget, Sandwich, Servers
-        from .serving.source import WindowSource
 
         suite = self._suite
         settings = suite.settings
 
         def window(server: Server) -> WindowSource:
-            return WindowSource(metric.name, server, load, watch=suite.devices.watch, progress=suite.progress)
+            return suite.window_source(metric.name, server, load)
 
         def start(side: SideName) -> Server:
             return suite.server.fresh(self.stacks[0] if side == "base" else self.stacks[1])
@@ -200,16 +200,7 @@ class Against:
         suite = self._suite
 
         def half(one: Bench) -> GangSource:
-            return GangSource(
-                asked.metric.name,
-                one,
-                asked.workload,
-                asked.params,
-                plan=asked.plan,
-                watch=suite.devices.watch,
-                progress=suite.progress,
-                deadline=suite.deadline,
-            )
+            return suite.gang_source(asked.metric.name, one, asked.workload, asked.params, asked.plan)
 
         def on_turn(taken: int, most: int) -> None:
             suite.progress.tick(f"{asked.metric.name}: {taken} of at most {most} samples from each gang of both stacks")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from .errors import DecodegateError
 from .gang.sampling import Plan
-from .gang.source import GangSource
 from .gate.depth import Depth, Extrapolation, extrapolate
 from .gate.explain import explain
 from .gate.verdict import Judgement, Verdict, judge
@@ -113,16 +113,7 @@ class Perf:
             asked = Asked(metric, workload, params, world_size, plan)
             return self._conclude_against(*suite.against.measure(asked, self._item.nodeid))
 
-        with GangSource(
-            metric.name,
-            suite.bench(world_size),
-            workload,
-            params,
-            plan=plan,
-            watch=suite.devices.watch,
-            progress=suite.progress,
-            deadline=suite.deadline,
-        ) as source:
+        with suite.gang_source(metric.name, suite.bench(world_size), workload, params, plan) as source:
             return self.gate(metric, source)
 
     def measure_tpot(self, metric: Metric, server: Server, load: Load) -> Result:
@@ -131,8 +122,6 @@ class Perf:
         Where the baseline holds answers, those of `server` are judged first; it is not timed if they are wrong. With
         --perf-server-restarts the suite's server is started again and again: `server` is then another one afterwards.
         """
-        from .serving.source import WindowSource
-
         __tracebackhide__ = True
         if (wedged := self._invalid_if_wedged(metric, "window")) is not None:
             return wedged
@@ -143,9 +132,8 @@ class Perf:
             judged = suite.against.measure_tpot(self._with_band(metric), server, load, self._item.nodeid)
             return self._conclude_against(*judged)
 
-        watch = suite.devices.watch_attached if server.attached else suite.devices.watch
         restart = suite.server.fresh if suite.settings.server_restarts else None
-        source = WindowSource(metric.name, server, load, watch=watch, progress=suite.progress, restart=restart)
+        source = suite.window_source(metric.name, server, load, restart)
         source.wrong = suite.answers.problem(server)
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 
@@ -154,7 +142,6 @@ class Perf:
 
         `load` is for one stream: its concurrency and the number of its requests grow with the sweep.
         """
-        from .serving.source import WindowSource
         from .serving.sweep import SweepSource
 
         __tracebackhide__ = True
@@ -164,11 +151,7 @@ class Perf:
         if (wedged := self._invalid_if_wedged(metric, "window")) is not None:
             return wedged
 
-        watch = suite.devices.watch_attached if server.attached else suite.devices.watch
-
-        def at(chosen: Load) -> WindowSource:
-            return WindowSource(metric.name, server, chosen, watch=watch, progress=suite.progress)
-
+        at = partial(suite.window_source, metric.name, server)
         source = SweepSource(metric.name, server, load, most=most, at=at, progress=suite.progress)
         source.wrong = suite.answers.problem(server)
         return self.gate(metric, source, lambda: suite.provenance_of(server))

@@ -6,10 +6,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .gang.bench import Bench
     from .gang.controller import GangOptions
     from .gang.paired import PairBench
+    from .gang.sampling import Plan
+    from .gang.source import GangSource
     from .gang.stacks import Stack
     from .machine.fingerprint import Fingerprint
     from .machine.provenance import Provenance
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from .recorder import Recorder
     from .report.result import Result
     from .serving.server import Server
+    from .serving.source import WindowSource
+    from .serving.window import Load
 
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
 
@@ -144,6 +148,32 @@ class Suite:
         bench = self._benches[world_size]
         self.move_in(bench)
         return bench
+
+    def gang_source(
+        self, name: str, bench: Bench, workload: Callable[..., Any], params: dict[str, Any], plan: Plan
+    ) -> GangSource:
+        """Replicates of the metric `name` from the gangs of `bench`, watched by this session."""
+        from .gang.source import GangSource
+
+        return GangSource(
+            name,
+            bench,
+            workload,
+            params,
+            plan=plan,
+            watch=self.devices.watch,
+            progress=self.progress,
+            deadline=self.deadline,
+        )
+
+    def window_source(
+        self, name: str, server: Server, load: Load, restart: Callable[[], Server] | None = None
+    ) -> WindowSource:
+        """Replicates of the metric `name` from windows on `server`; with `restart` each on a start of its own."""
+        from .serving.source import WindowSource
+
+        watch = self.devices.watch_attached if server.attached else self.devices.watch
+        return WindowSource(name, server, load, watch=watch, progress=self.progress, restart=restart)
 
     def new_bench(self, world_size: int, stack: Stack, name: str = "") -> Bench:
         """Gangs of `stack`, none of them started yet; `name` tells them from those of another stack."""

@@ -18,6 +18,7 @@ from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
 from pytest_decodegate.metric import Metric
+from pytest_decodegate.suite import Suite
 from pytest_decodegate.tenancy import Tenancy
 from pytest_decodegate.workloads import rank
 
@@ -84,6 +85,8 @@ class Bench:
 
 class FakeSuite:
     """As much of a Suite as Against asks for. benches: base and candidate."""
+
+    gang_source = Suite.gang_source
 
     def __init__(self, benches: dict[str, Bench], **settings: Any) -> None:
         self.settings = SimpleNamespace(
