@@ -18,7 +18,7 @@ from ..machine.provenance import Difference
 from ..metric import Measurement
 from . import advice
 from .quantity import format_band, format_percent, rounded_up_band
-from .rules import POCOCK_ALPHA, Outcome, decide, worse_logs
+from .rules import POCOCK_ALPHA, Centred, Outcome, decide, worse_logs
 from .student import t_quantile, t_upper_tail
 from .swaps import is_swap, told
 from .validity import broken_rules
@@ -33,7 +33,7 @@ MOST_FORESEEN = 100
 
 
 @dataclass(frozen=True, slots=True)
-class PairedComparison:
+class PairedComparison(Centred):
     """Log differences of pairs, candidate minus base, + is worse. alpha: two-sided level of the interval."""
 
     differences: tuple[float, ...]
@@ -53,16 +53,6 @@ class PairedComparison:
     @property
     def _error(self) -> float:
         return self.pair_sd / math.sqrt(len(self.differences))
-
-    @property
-    def lo(self) -> float:
-        """Lower end of the interval."""
-        return self.change - self.half_width
-
-    @property
-    def hi(self) -> float:
-        """Upper end of the interval."""
-        return self.change + self.half_width
 
     @property
     def p_worse(self) -> float:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from ..metric import Better, Kind
 from .noise import Noise, Peers, Sessions, mean, noise
-from .student import t_quantile, t_upper_tail
+from .student import standard_error, t_quantile, t_upper_tail
 
 Outcome = Literal["PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"]
 
@@ -38,8 +38,26 @@ class Interval(Protocol):
     def hi(self) -> float: ...  # noqa: D102 - as above
 
 
+class Centred:
+    """An interval that reaches as far to both sides of `change`: `half_width`."""
+
+    __slots__ = ()
+    change: float
+    half_width: float
+
+    @property
+    def lo(self) -> float:
+        """Lower end of the interval."""
+        return self.change - self.half_width
+
+    @property
+    def hi(self) -> float:
+        """Upper end of the interval."""
+        return self.change + self.half_width
+
+
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Centred):
     """New sessions (a run is one) against stored sessions, on the log scale, + is worse.
 
     change: mean of the new session means minus the mean of the stored ones.
@@ -64,25 +82,13 @@ class Comparison:
         new, base = self.new_counts, self.base_counts
         session = self.noise.session.value * (1 / len(new) + 1 / len(base))
         process = self.noise.process.value * (_inverse(new) + _inverse(base))
-        total = session + process
-        df = total**2 / (session**2 / self.noise.session.df + process**2 / self.noise.process.df)
-        return math.sqrt(total), df
+        return standard_error([(session, self.noise.session.df), (process, self.noise.process.df)])
 
     @property
     def p_worse(self) -> float:
         """One-sided p of "not slower": below alpha / 2 exactly where `lo` is above 0."""
         error, df = self._error()
         return t_upper_tail(self.change / error, df)
-
-    @property
-    def lo(self) -> float:
-        """Lower end of the interval."""
-        return self.change - self.half_width
-
-    @property
-    def hi(self) -> float:
-        """Upper end of the interval."""
-        return self.change + self.half_width
 
 
 def _inverse(counts: tuple[int, ...]) -> float:

@@ -44,16 +44,21 @@ def t_upper_tail(t: float, df: float) -> float:
 
 
 def half_width(terms: Sequence[tuple[float, float]], alpha: float = 0.05) -> float:
-    """Half of the two-sided interval of a sum of independent means, from the (variance, degrees of freedom) of each.
+    """Half of the two-sided interval of a sum of independent means, from the terms of `standard_error`."""
+    error, df = standard_error(terms)
+    return t_quantile(1 - alpha / 2, df) * error if error else 0.0
 
-    Degrees of freedom of the sum by Satterthwaite (Biometrics Bulletin 2(6), 1946); without any variance it is 0.
+
+def standard_error(terms: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Standard error of a sum of independent means, and its degrees of freedom, from (variance, those) of each.
+
+    Degrees of freedom by Satterthwaite (Biometrics Bulletin 2(6), 1946); infinitely many where nothing varies.
     """
-    total = math.fsum(variance for variance, _ in terms)
+    total = math.fsum([variance for variance, _ in terms])
     if total == 0:
-        return 0.0
+        return 0.0, math.inf
 
-    df = 1 / math.fsum((variance / total) ** 2 / df for variance, df in terms)
-    return t_quantile(1 - alpha / 2, df) * math.sqrt(total)
+    return math.sqrt(total), 1 / math.fsum([(variance / total) ** 2 / df for variance, df in terms])
 
 
 def _interpolated(probability: float, df: float) -> float:
