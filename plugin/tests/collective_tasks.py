@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -98,7 +99,7 @@ def check_exchange_on_device(name: str, path: str) -> tuple[str | None, float]:
     return workload.check(), workload.sample()
 
 
-class _Fault:
+class _Fault(ABC):
     """Stands in for every collective of torch.distributed that runs on the buffers; `who` is the rank at fault."""
 
     def __init__(self, who: int) -> None:
@@ -112,8 +113,9 @@ class _Fault:
             real(*tensors)
         self.calls += 1
 
+    @abstractmethod
     def guiltily(self, real: Callable[..., Any], *tensors: Any) -> None:
-        raise NotImplementedError
+        """What the guilty rank does instead of `real`."""
 
 
 class _Changed(_Fault):

@@ -14,7 +14,7 @@ from test_source import source
 from pytest_decodegate.errors import BadInput, RankHung, RankRaised
 from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import Gang, GangOptions
-from pytest_decodegate.workloads.bandwidth import CROSSINGS, bus_factor
+from pytest_decodegate.gate.bandwidth import CROSSINGS, bus_factor
 from pytest_decodegate.workloads.collectives import allreduce
 from pytest_decodegate.workloads.kimi import KIMI_K25
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from ..errors import DecodegateError
-from ..gate import floors
+from ..gate import bandwidth, floors
 from ..gate.stragglers import Own, notes
 from ..gate.swaps import kernel_changes
 from ..metric import Json, Level, Replicate
-from ..workloads import bandwidth, rank
+from ..workloads import rank
 from .protocol import Function
 from .sampler import GangSampler
 from .sampling import Plan, Turns, in_turn
