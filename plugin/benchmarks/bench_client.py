@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Self
 
+import uvloop
+
 from pytest_decodegate.serving import stream
 from pytest_decodegate.serving.client import Client
 from pytest_decodegate.serving.endpoint import Endpoint
@@ -59,7 +61,7 @@ def ours(endpoint: Endpoint, tokens: int) -> float:
             return await asyncio.gather(*asked)
 
     with no_garbage_collection():
-        return statistics.median(stream.read(exchange).tpot_s for exchange in asyncio.run(ask()))
+        return statistics.median(stream.read(exchange).tpot_s for exchange in uvloop.run(ask()))
 
 
 def theirs(endpoint: Endpoint, tokens: int) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+import uvloop
 from scripted import TOKENS, ScriptedServer
 
 from pytest_decodegate.serving.client import Client
@@ -20,7 +19,7 @@ def complete(server: ScriptedServer, *, stall_seconds: float = 10.0) -> RequestT
         async with Client(server.endpoint, stall_seconds=stall_seconds) as client:
             return read(await client.complete([1, 2, 3], output_tokens=TOKENS))
 
-    return asyncio.run(ask())
+    return uvloop.run(ask())
 
 
 def windows(server: Server, load: Load, count: int = 1) -> list[Window]:

@@ -22,7 +22,7 @@ from scripted import TOKENS, Handler, ScriptedServer, answer, streaming
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.serving.client import Client
 from pytest_decodegate.serving.stream import read
-from pytest_decodegate.serving.tap import whole_chunks
+from pytest_decodegate.serving.tap import Turns, whole_chunks
 
 DATA = st.binary(min_size=1, max_size=300)
 
@@ -68,6 +68,33 @@ def test_any_bytes_are_read_and_never_grow(read: bytes) -> None:
 
 def test_chunk_extensions_are_for_aiohttp() -> None:
     assert whole_chunks(b"4;name=value\r\nabcd\r\n") is None
+
+
+def test_between_two_turns_there_is_room_for_reads() -> None:
+    done: list[str] = []
+    failures: list[object] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        turns = Turns()
+
+        def end(name: str) -> None:
+            done.append(name)
+            loop.call_soon(done.append, "read")
+            if name == "second":
+                raise failure
+
+        for name in ("first", "second", "third"):
+            turns.add(partial(end, name))
+
+        while len(done) < 6:
+            await asyncio.sleep(0)
+
+    failure = OSError("broken")
+    asyncio.run(run())
+    assert done == ["first", "read", "second", "read", "third", "read"]
+    assert failures == [failure]
 
 
 @pytest.fixture

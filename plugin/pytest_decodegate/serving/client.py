@@ -14,14 +14,21 @@ import aiohttp
 from ..errors import ServerError
 from .endpoint import Endpoint, served_models
 from .stream import Exchange
-from .tap import Piece, Tap
+from .tap import Piece, Tap, Turns
 
 _BODY_SHOWN = 500
 _IDLE_SECONDS = 3.0  # shorter than the 5 s after which vLLM's front end closes an idle connection under our hands
+_IDS = "return_token_ids"
+
+
+class _UnknownField(ServerError):
+    """The server refuses a field of vLLM's, as TensorRT-LLM does with all that it does not know."""
 
 
 class Client:
     """Sends streaming completions to one endpoint; an async context manager.
+
+    Run it on uvloop: a token read there takes a fifth less of the CPU, and its bytes are stamped that much sooner.
 
     stall_seconds: longest wait for the head of an answer, and from there on for each event; a comment is none.
     """
@@ -29,6 +36,8 @@ class Client:
     def __init__(self, endpoint: Endpoint, *, stall_seconds: float) -> None:
         self._endpoint = endpoint
         self._stall_seconds = stall_seconds
+        self._turns = Turns()
+        self._gives_ids = True
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -58,8 +67,16 @@ class Client:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-            "return_token_ids": True,
         }
+        if self._gives_ids:
+            try:
+                return await self._exchange({**body, _IDS: True}, output_tokens)
+            except _UnknownField:
+                self._gives_ids = False  # it counts by usage then
+
+        return await self._exchange(body, output_tokens)
+
+    async def _exchange(self, body: Mapping[str, object], output_tokens: int) -> Exchange:
         sent_s = time.monotonic()
         async with self._plain_errors("a completion"):
             pieces = await self._record(body)
@@ -90,10 +107,11 @@ class Client:
             self._session.post(url, json=body) as response,
         ):
             if response.status != 200 or response.content_type != "text/event-stream":
-                raise ServerError(await self._refusal(response))
+                refusal = await self._refusal(response)
+                raise (_UnknownField if _IDS in body and _IDS in refusal else ServerError)(refusal)
 
             deadline.reschedule(None)
-            tap = Tap(response)
+            tap = Tap(response, self._turns)
             await tap.ended(stall_seconds=self._stall_seconds)
             return tuple(tap.pieces)
 

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
+import uvloop
+
 from . import stream
 from .client import Client
 from .endpoint import Endpoint
@@ -40,7 +42,7 @@ def client_floor(concurrency: int) -> Floor:
     """Measure it against a loopback server of known pace, once per session; raises ServerError if that does not run."""
     with paced(STEP_SECONDS) as server:
         before_s = time.process_time()
-        exchanges = asyncio.run(_ask(server.endpoint, concurrency))
+        exchanges = uvloop.run(_ask(server.endpoint, concurrency))
         found = statistics.median(stream.read(exchange).tpot_s for exchange in exchanges)
         cpu_s = time.process_time() - before_s
         sent = statistics.median(server.sent_tpot_s())

@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import uvloop
+
 from . import counters, stream, window
 from .client import Client
 from .counters import Counters
@@ -32,9 +34,12 @@ class ClosedLoop:
         return f"under load (concurrency {self._load.concurrency})"
 
     def warm_up(self) -> None:
-        """Send two requests per stream and time nothing; raises ServerError."""
+        """Send one request per stream and time nothing; raises ServerError.
+
+        The ramp of the first window is a second round that is not measured.
+        """
         with self._server.explained(self._doing):
-            for exchange in self._run(2 * self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
+            for exchange in self._run(self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
                 stream.read(exchange)
 
     def window(self) -> Window:
@@ -44,7 +49,7 @@ class ClosedLoop:
 
     def _run(self, requests: int, stall_seconds: float) -> Recording:
         prompts = [self._prompt() for _ in range(requests)]
-        return asyncio.run(self._record(prompts, stall_seconds))
+        return uvloop.run(self._record(prompts, stall_seconds))
 
     def _prompt(self) -> list[int]:
         return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import uvloop
+
 from ..errors import BadInput, ServerError
 from ..gate.quality import Answer, Pass, compared, to_json
 from ..metric import Json, Level, Replicate
@@ -143,7 +145,7 @@ class AnswerSource:
 
     def _next_pass(self) -> Pass:
         with self._server.explained("while it was asked for greedy answers"):
-            answers = asyncio.run(_ask(self._server, self._prompts, len(self._passes)))
+            answers = uvloop.run(_ask(self._server, self._prompts, len(self._passes)))
 
         self._passes.append(answers)
         self.wrong = self.wrong or next(_not_numbers(answers), None)

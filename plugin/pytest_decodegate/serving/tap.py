@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
@@ -16,19 +18,47 @@ from aiohttp.client_proto import ResponseHandler
 # One for all: the one thread that measures copies a read out before the next. A view, since TLS fills slices of it.
 _BUFFER = memoryview(bytearray(65_536))
 _HEXADECIMAL = b"0123456789abcdefABCDEF"
+_END = b"\r\n\r\n"  # of every chunked body, with trailers or without (RFC 9112, section 7.1)
 
 Piece = tuple[float, bytes]
+
+
+class Turns:
+    """Callbacks, one in each turn of the event loop: between two of them other streams are read and stamped.
+
+    Streams of one batch end together. To end one takes as long as to stamp twenty, so the last would be stamped late.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def add(self, callback: Callable[[], None]) -> None:
+        """Run `callback` in a turn of its own, after those that were added before."""
+        self._waiting.append(callback)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        callback = self._waiting[0]
+        try:
+            callback()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._next)
 
 
 class Tap(asyncio.BufferedProtocol):
     """Records the body of one streamed answer, from its headers on.
 
     pieces: what each read brought and when, with transfer and content encoding removed; what came together with the
-    headers has the time at which aiohttp handed those on.
+    headers has the time at which aiohttp handed those on. turns: shared by the streams of one loop.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, turns: Turns) -> None:
         self.pieces: list[Piece] = []
+        self._unread: list[Piece] = []
+        self._turns = turns
         self._began_s = time.monotonic()
         self._content = response.content
         self._take(self._began_s)
@@ -60,25 +90,22 @@ class Tap(asyncio.BufferedProtocol):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Stamp a read. aiohttp sees it only if it is more than whole chunks: between two of them its state is one."""
-        now_s = time.monotonic()
+        """Stamp a read. What it means is looked at later, unless the body may end with it."""
         read = _BUFFER[:nbytes].tobytes()
-        if self._is_plain and (data := whole_chunks(read)):
-            self.pieces.append((now_s, data))
-            return
-
-        self._handler.data_received(read)
-        self._take(now_s)
-        # At once: from its end on the connection may be given to another request.
-        if self._content.is_eof():
-            self._transport.set_protocol(self._handler)
+        self._unread.append((time.monotonic(), read))
+        if not self._is_plain:
+            self._read()
+        elif read.endswith(_END) or nbytes < len(_END):
+            self._turns.add(self._read)
 
     def eof_received(self) -> None:
         """Hand on that the server has closed its side."""
+        self._read()
         self._handler.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand on the end of the connection, which may be that of the answer and complete it."""
+        self._read()
         self._handler.connection_lost(exc)
         self._take(time.monotonic())
 
@@ -90,6 +117,25 @@ class Tap(asyncio.BufferedProtocol):
         """Hand on that the request may be sent on."""
         self._handler.resume_writing()
 
+    def _read(self) -> None:
+        """Take the data out of what was stamped."""
+        unread, self._unread = self._unread, []
+        for at_s, read in unread:
+            self._decode(at_s, read)
+
+        # At once: from its end on the connection may be given to another request.
+        if unread and self._content.is_eof():
+            self._transport.set_protocol(self._handler)
+
+    def _decode(self, at_s: float, read: bytes) -> None:
+        """Show aiohttp a read only if it is more than whole chunks: between two of them its state is one."""
+        if self._is_plain and (data := whole_chunks(read)) and not self._content.is_eof():
+            self.pieces.append((at_s, data))
+            return
+
+        self._handler.data_received(read)
+        self._take(at_s)
+
     def _take(self, now_s: float) -> None:
         """Record what aiohttp has decoded by now."""
         # Until nothing is left: taking some lets aiohttp decode on, where much was sent at once or unpacked.
@@ -98,6 +144,7 @@ class Tap(asyncio.BufferedProtocol):
 
     def _progress_s(self) -> float:
         """When an event arrived last; comments do not count."""
+        self._read()
         following = b""
         for at_s, data in reversed(self.pieces):
             if b"data:" in data + following:
