@@ -7,7 +7,7 @@ import pytest
 
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.serving.floor import STEP_SECONDS, client_floor
-from pytest_decodegate.serving.paced import frames, paced
+from pytest_decodegate.serving.paced import ending, frames, paced
 from pytest_decodegate.serving.stream import Exchange, read
 from pytest_decodegate.serving.tap import whole_chunks
 
@@ -22,17 +22,17 @@ def test_the_floor_is_measured_once_and_says_so() -> None:
 
 
 def test_the_frames_are_an_answer() -> None:
-    *tokens, last = frames(3, ids=True, usage=True)
-    data = [whole_chunks(frame) for frame in tokens]
-    pieces = tuple((float(number), piece) for number, piece in enumerate(data) if piece)
+    steps = [frames(0, 2, 3, ids=True, usage=True), frames(2, 3, 3, ids=True, usage=True)]
+    data = [whole_chunks(step) for step in steps]
+    pieces = tuple((2.0 * number, piece) for number, piece in enumerate(data) if piece)
     timing = read(Exchange(0.0, pieces, 3))
     assert (timing.tokens, timing.counted_by, timing.tpot_s, timing.prompt_tokens) == (3, "token_ids", 1.0, 16)
-    assert last.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+    assert ending(3).endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize(("ids", "usage"), [(False, False), (True, False), (False, True)])
 def test_the_frames_say_what_was_asked_for(ids: bool, usage: bool) -> None:
-    first = frames(2, ids=ids, usage=usage)[0]
+    first = frames(0, 1, 2, ids=ids, usage=usage)
     assert (b"token_ids" in first, b"usage" in first) == (ids, usage)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache, partial
 from http.client import HTTPConnection
 from typing import Any
 
@@ -25,6 +25,8 @@ MODEL = "paced"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 _PAGE = "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
 _PAGE_SECONDS = 5.0
+_CHUNK_HEAD = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1_700_000_000, "model": MODEL}
+_STEPS_KEPT = 256  # streams that came one after the other are some steps apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,26 @@ def paced(step_seconds: float, tokens_per_step: int = 1) -> Iterator[Paced]:
             process.kill()
 
 
-@cache
-def frames(tokens: int, *, ids: bool, usage: bool) -> tuple[bytes, ...]:
-    """The chunks of an HTTP body, one a token, and last what follows the last token."""
-    head = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1_700_000_000, "model": MODEL}
-    bodies = []
-    for number in range(1, tokens + 1):
-        choice = {"index": 0, "text": " the", "logprobs": None, "finish_reason": None, "stop_reason": None}
-        choice |= {"finish_reason": "length"} if number == tokens else {}
-        choice |= {"token_ids": [1000 + number % 1000], "prompt_token_ids": None} if ids else {}
-        bodies.append({**head, "choices": [choice], **({"usage": _usage(number)} if usage else {})})
+@lru_cache(maxsize=_STEPS_KEPT)
+def frames(start: int, stop: int, tokens: int, *, ids: bool, usage: bool) -> bytes:
+    """The chunks of an HTTP body for the tokens from `start` to before `stop` of `tokens`, one chunk each.
 
-    last = (json.dumps({**head, "choices": [], "usage": _usage(tokens)}), "[DONE]")
-    return (*(_chunk(json.dumps(body)) for body in bodies), b"".join(map(_chunk, last)) + b"0\r\n\r\n")
+    Made for the first stream that needs them: to make all of them when a request comes would delay the first steps.
+    """
+    return b"".join(_frame(number, tokens, ids=ids, usage=usage) for number in range(start + 1, stop + 1))
+
+
+def _frame(number: int, tokens: int, *, ids: bool, usage: bool) -> bytes:
+    choice = {"index": 0, "text": " the", "logprobs": None, "finish_reason": None, "stop_reason": None}
+    choice |= {"finish_reason": "length"} if number == tokens else {}
+    choice |= {"token_ids": [1000 + number % 1000], "prompt_token_ids": None} if ids else {}
+    return _chunk(json.dumps({**_CHUNK_HEAD, "choices": [choice], **({"usage": _usage(number)} if usage else {})}))
+
+
+def ending(tokens: int) -> bytes:
+    """What follows the chunk of the last of `tokens` tokens."""
+    last = (json.dumps({**_CHUNK_HEAD, "choices": [], "usage": _usage(tokens)}), "[DONE]")
+    return b"".join(map(_chunk, last)) + b"0\r\n\r\n"
 
 
 def _usage(tokens: int) -> dict[str, int]:
@@ -134,8 +143,8 @@ class _Connection(asyncio.Protocol):
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         usage = bool(asked["stream_options"].get("continuous_usage_stats"))
-        self._frames = frames(asked["max_tokens"], ids=bool(asked.get("return_token_ids")), usage=usage)
-        self._next = 0
+        self._frames = partial(frames, ids=bool(asked.get("return_token_ids")), usage=usage)
+        self._next, self._tokens = 0, asked["max_tokens"]
         self._transport.write(_HEAD)
         self._batch.streams.add(self)
 
@@ -153,12 +162,12 @@ class _Connection(asyncio.Protocol):
         if self._next == 0:
             self._first_s = now
 
-        start, tokens = self._next, len(self._frames) - 1
+        start, tokens = self._next, self._tokens
         self._next = min(start + self._batch.tokens_per_step, tokens)
-        self._transport.write(b"".join(self._frames[start : self._next]))
+        self._transport.write(self._frames(start, self._next, tokens))
         if self._next == tokens:
             self._batch.streams.discard(self)
-            self._transport.write(self._frames[-1])
+            self._transport.write(ending(tokens))
             self._batch.tpot_s.append((now - self._first_s) / max(tokens - 1, 1))
 
 
