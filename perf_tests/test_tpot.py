@@ -4,17 +4,19 @@ import pytest
 
 from pytest_decodegate.metric import Metric
 from pytest_decodegate.perf import Perf
+from pytest_decodegate.report.result import Result
 from pytest_decodegate.serving.server import Server
 from pytest_decodegate.serving.window import Load
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
-DEPTHS = (8, 24)
-"""Layers of the two slices from which the whole model is extrapolated; the deeper one fits in 48 GiB a GPU."""
-
 
 def serving_load(concurrency: int) -> Load:
-    """What a host with a GPU is asked; long enough that a stream decodes far more than it waits."""
-    return Load(concurrency, prompt_tokens=64, output_tokens=128, requests=max(8, 3 * concurrency))
+    """What a host with a GPU is asked; long enough that a stream decodes far more than it waits.
+
+    Up to 8 streams three rounds are measured, above that two: they hold requests enough, and cost the most.
+    """
+    requests = max(8, min(24, 3 * concurrency), 2 * concurrency)
+    return Load(concurrency, prompt_tokens=64, output_tokens=128, requests=requests)
 
 
 def measure(perf: Perf, server: Server, concurrency: int) -> None:
@@ -37,22 +39,23 @@ def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
 
 
 @pytest.mark.perf(extended=True)
-@pytest.mark.parametrize("concurrency", [2, 4, 16, 32, 64], ids="c={}".format)
+@pytest.mark.parametrize("concurrency", [2, 4, 16, 32, 64, 128], ids="c={}".format)
 def test_tpot_sweep(perf: Perf, server: Server, concurrency: int) -> None:
     """The other batch sizes for which the rank-slice's server captures graphs."""
     measure(perf, server, concurrency)
 
 
 @pytest.mark.perf(extended=True)
-@pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
-def test_tpot_of_all_layers(perf: Perf, concurrency: int) -> None:
-    """TPOT at two depths, each gated, and what a line through them says of the 61 layers that may not fit here."""
-    measured = {
-        layers: perf.measure_tpot(
-            Metric.of(f"tpot[c={concurrency},layers={layers}]", "serving"),
-            perf.slice_server(layers),
-            serving_load(concurrency),
-        )
-        for layers in DEPTHS
-    }
-    perf.extrapolate(f"tpot_61_layers_extrapolated[c={concurrency}]", measured, KIMI_K25.layers)
+def test_tpot_of_all_layers(perf: Perf) -> None:
+    """TPOT at two depths, each gated, and what a line through them says of the 61 layers that may not fit here.
+
+    All in one test: a server starts in minutes, and this way there are two starts.
+    """
+    measured: dict[int, dict[int, Result]] = {1: {}, 8: {}}
+    for layers in perf.slice_depths:
+        for concurrency, at_depth in measured.items():
+            metric = Metric.of(f"tpot[c={concurrency},layers={layers}]", "serving")
+            at_depth[layers] = perf.measure_tpot(metric, perf.slice_server(layers), serving_load(concurrency))
+
+    for concurrency, at_depth in measured.items():
+        perf.extrapolate(f"tpot_61_layers_extrapolated[c={concurrency}]", at_depth, KIMI_K25.layers)

@@ -62,6 +62,20 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.92 <= covered / 400 <= 0.98
 
 
+EIGHT = Depth(8, [1.9452e-3, 2.4338e-3, 2.06e-3, 1.8142e-3, 2.1408e-3])
+TWENTY_FOUR = Depth(24, [2.7601e-3, 2.7577e-3, 2.7752e-3, 2.7585e-3, 2.76e-3])
+ALL = Depth(61, [6.7729e-3, 6.7736e-3, 6.7769e-3, 6.7753e-3, 6.7771e-3])
+
+
+def test_depths_whose_pace_the_host_sets_are_refused() -> None:
+    """TPOT of one stream on one H200, vLLM 0.26.0; the three from separate server starts."""
+    host_bound = extrapolate(EIGHT, TWENTY_FOUR, 61)
+    assert host_bound.hi < min(ALL.values)
+    assert host_bound.doubt is not None
+    assert host_bound.doubt.startswith("not extrapolated to 61 layers: of a step of 8 layers, 83.6 % would be none")
+    assert extrapolate(TWENTY_FOUR, ALL, 61).doubt is None
+
+
 def test_it_says_what_it_is() -> None:
     found = extrapolate(Depth(8, [2e-3, 2e-3]), Depth(24, [4e-3, 4e-3]), 61)
     assert str(found) == "8.62 ms [8.62 ms, 8.62 ms] at 61 layers, extrapolated from 8 and 24, not measured"
@@ -90,6 +104,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
 
     def open_server(server: ServerUnderTest) -> object:
         opened.append(server._layers)
+        scripted.completion = streaming(answer(), pause_s=0.0035 * (server._layers or 1))
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
@@ -111,6 +126,8 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
             }
             found = perf.extrapolate("tpot_61_layers_extrapolated", measured, 61)
             assert found.lo <= found.value <= found.hi
+            with pytest.raises(pytest.fail.Exception, match="^no_line: not extrapolated to 61 layers"):
+                perf.extrapolate("no_line", {8: measured[8], 24: measured[8]}, 61)
 
         def test_afterwards(server):
             pass

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.serving.models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
+from pytest_decodegate.serving.models import LocalModel, slice_depths, slice_layers, write_rank_slice, write_tiny_model
+from pytest_decodegate.serving.sweep import MOST_STREAMS
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
 
@@ -52,6 +53,7 @@ def test_only_routed_experts_are_int4(tmp_path: Path) -> None:
 def test_slices_on_several_gpus_keep_the_allreduce_in_nccl(tmp_path: Path) -> None:
     one, two = (write_rank_slice(tmp_path, world_size=n, layers=2) for n in (1, 2))
     assert "--tensor-parallel-size" not in one.arguments
+    assert all(json.loads(model.arguments[-1])["cudagraph_capture_sizes"][-1] == MOST_STREAMS for model in (one, two))
     assert two.arguments[two.arguments.index("--tensor-parallel-size") + 1] == "2"
     assert json.loads(two.arguments[-1])["pass_config"] == {"fuse_allreduce_rms": False}
     assert two.environment["VLLM_MOE_ROUTING_SIMULATION_STRATEGY"] == "uniform_random"
@@ -63,6 +65,22 @@ def test_impossible_slices_are_refused(tmp_path: Path, ranks: int, layers: int) 
         write_rank_slice(tmp_path / "x", world_size=ranks, layers=layers)
 
     assert not (tmp_path / "x").exists()
+
+
+def test_another_models_folder_is_not_overwritten(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_text("weights")
+    with pytest.raises(BadInput, match=r"holds 'model.safetensors', so it is another model's"):
+        write_rank_slice(tmp_path, world_size=1, layers=2)
+
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=f"model folder '{tmp_path / name}' cannot be written: (File exists|Not a dir)"):
+        write_rank_slice(tmp_path / name, world_size=1, layers=2)
 
 
 def test_every_id_becomes_text(model: LocalModel) -> None:
@@ -80,3 +98,8 @@ def test_no_generation_config_changes_the_sampling(model: LocalModel) -> None:
 @pytest.mark.parametrize(("memory_gib", "layers"), [(141, 61), (96, 61), (80, 52), (24, 12), (8, 2), (0, 2)])
 def test_the_slice_takes_the_layers_that_a_gpu_holds(memory_gib: int, layers: int) -> None:
     assert slice_layers(memory_gib) == layers
+
+
+@pytest.mark.parametrize(("memory_gib", "depths"), [(141, (24, 48)), (48, (14, 29)), (24, (6, 12)), (0, (2, 2))])
+def test_the_depths_to_extrapolate_from(memory_gib: int, depths: tuple[int, int]) -> None:
+    assert slice_depths(memory_gib) == depths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -64,7 +64,8 @@ def write_tiny_model(folder: Path) -> LocalModel:
 def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalModel:
     """Kimi-K2.5 cut so that each of `world_size` ranks holds exactly what a rank of TP=8 holds, `layers` deep.
 
-    Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for more layers than the model has.
+    Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for more layers than the model has, and for a
+    folder that cannot be written or holds files of another model.
     """
     if world_size < 1:
         raise BadInput(f"rank-slice: world size {world_size} is below 1")
@@ -97,6 +98,13 @@ def slice_layers(memory_gib: int) -> int:
     return max(2, min(KIMI_K25.layers, fitting))
 
 
+def slice_depths(memory_gib: int) -> tuple[int, int]:
+    """Two depths to extrapolate from: as deep as a GPU of `memory_gib` holds, short of the whole model, and half."""
+    deep = min(slice_layers(memory_gib), _DEEPEST_PART)
+    return max(2, deep // 2), deep
+
+
+_DEEPEST_PART = 48
 _GIB = 2**30
 _WEIGHTS_SHARE = 0.85
 _FIXED_BYTES = 6e9  # contexts, embedding, head, activations, graphs
@@ -116,8 +124,8 @@ _SLICE_ENVIRONMENT = {
 
 
 def _parallel(world_size: int) -> tuple[str, ...]:
-    # A graph for every batch size up to 512 takes minutes to capture, and only the small ones are measured.
-    compilation: dict[str, Json] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}
+    # A graph for every batch size up to 512 takes minutes to capture, and only these are measured.
+    compilation: dict[str, Json] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128]}
     if world_size == 1:
         return ("--compilation-config", json.dumps(compilation))
 
@@ -253,7 +261,6 @@ def _special_ids(vocabulary: int) -> dict[str, Json]:
 
 
 def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer_config: dict[str, Json] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -264,5 +271,21 @@ def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
         "tokenizer.json": byte_level_tokenizer(vocabulary),
         "tokenizer_config.json": tokenizer_config,
     }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    try:
+        _make_room(folder, files)
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"model folder {str(folder)!r} cannot be written: {error.strerror}; give a new folder that you may write to"
+        ) from error
+
+
+def _make_room(folder: Path, names: Collection[str]) -> None:
+    """Create the folder; raises BadInput if it holds files that no model of ours has, such as somebody's weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if strange := sorted(file.name for file in folder.iterdir() if file.name not in names):
+        raise BadInput(
+            f"model folder {str(folder)!r} holds {strange[0]!r}, so it is another model's, and would be overwritten; "
+            "give a new folder"
+        )
