@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from test_machine_fingerprint import BLACKWELL, H200, NOT_SUPPORTED, FakeGpu, Fa
 from pytest_decodegate.machine.fingerprint import machine, provenance
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.machine.topology import Topology
+from pytest_decodegate.metric import Json
 
 NOWHERE = Path("/nonexistent")
 
@@ -102,6 +103,33 @@ MUTE: Mapping[str, Any] = {
 }
 
 
+def test_eight_pcie_cards_on_two_sockets_are_told_by_socket(tmp_path: Path) -> None:
+    """The reference host: pairs of a socket meet at its host bridge, others cross to the other socket."""
+
+    def ancestor(place: int) -> Callable[[FakeGpu], int]:
+        same, other = pynvml.NVML_TOPOLOGY_NODE, pynvml.NVML_TOPOLOGY_SYSTEM
+        return lambda peer: int(same if (place > 4) == (peer.place > 4) else other)
+
+    for place in range(1, 9):
+        folder = tmp_path / f"sys/bus/pci/devices/0000:{place:02x}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text(f"{int(place > 4)}\n")
+        (folder / "local_cpulist").write_text("64-127\n" if place > 4 else "0-63\n")
+
+    cards = [
+        FakeGpu(place, BLACKWELL, {"nvmlDeviceGetTopologyCommonAncestor": ancestor(place)}) for place in range(1, 9)
+    ]
+    found = topology(*cards, root=tmp_path)
+    pairs = found.facts["pairs"]
+    assert isinstance(pairs, dict)
+    told = {text.partition(",")[0]: str(names).split() for text, names in pairs.items()}
+    assert {way: len(names) for way, names in told.items()} == {"NODE": 12, "SYS": 16}
+    assert [name for name in told["NODE"] if (int(name[0]) > 3) != (int(name[2]) > 3)] == []
+    assert {text.partition(", ")[2] for text in pairs} == {"read not supported, write not supported, 0 NVLinks"}
+    assert [gpu["numa_node"] for gpu in gpus(found)] == ["0"] * 4 + ["1"] * 4
+    assert found.p2p == "not supported"
+
+
 def test_what_is_not_supported_is_unknown_and_no_problem() -> None:
     print_ = machine({}, FakeNvml(FakeGpu(1, MUTE), FakeGpu(2, MUTE)), NOWHERE)
     found = print_.topology
@@ -143,3 +171,14 @@ def test_a_file_that_does_not_know_peer_access_yet_is_comparable() -> None:
     stack = {name: value for name, value in new.stack.items() if name != "driver_p2p"}
     old = Provenance(new.machine, stack, {})
     assert differences(old, new) == differences(new, old) == ()
+
+
+def test_files_of_nccl_are_unknown_only_to_who_did_not_look_for_them() -> None:
+    looked = told(FakeGpu(1), FakeGpu(2))
+    found: dict[str, Json] = {"nccl_conf_sha256": "ab", "nccl_plugins": {"libnccl-net.so": "cd"}}
+    new = Provenance(looked.machine, {**looked.stack, **found}, {})
+    older = Provenance(looked.machine, {name: looked.stack[name] for name in ("kernel", "driver", "vbios")}, {})
+    assert differences(older, new) == differences(new, older) == ()
+    fields = ["nccl_conf_sha256", "nccl_plugins.libnccl-net.so"]
+    assert [one.field for one in differences(looked, new)] == fields
+    assert [one.field for one in differences(new, looked)] == fields

@@ -105,7 +105,7 @@ def made_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Room for the copies in the order of calls; capturing is a fake that hands back what it should capture."""
     called: list[int] = []
     monkeypatch.setattr(rotation, "captured", lambda burst: burst)
-    monkeypatch.setattr(rotation, "CudaClock", lambda _: None)
+    monkeypatch.setattr(rotation, "CudaClock", lambda _cycles, *, ahead: None)
     return called
 
 

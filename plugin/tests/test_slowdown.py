@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.workloads import slowdown
 from pytest_decodegate.workloads.slowdown import VARIABLE, Slowdown, read_slowdowns, slowed
 from pytest_decodegate.workloads.timing import CpuClock, Workload
 
@@ -63,13 +64,41 @@ def test_a_burst_is_as_much_longer_as_was_asked(calls: int) -> None:
     assert slow.calls == calls
 
 
-def test_only_the_named_rank_is_slowed_but_all_take_part() -> None:
-    taken: list[int] = []
-    plain = workload(lambda: taken.append(1))
-    assert slowed("nap", plain, {VARIABLE: "nap=50%@1", "RANK": "0"}) is plain
-    in_other = len(taken)
-    assert slowed("nap", plain, {VARIABLE: "nap=50%@1", "RANK": "1"}) is not plain
-    assert len(taken) == 2 * in_other > 0
+def test_only_the_named_rank_is_slowed_but_all_calibrate_in_step() -> None:
+    taken: dict[str, int] = {}
+
+    def ranks(rank: str) -> Workload:
+        def nap_of_rank() -> None:
+            taken[rank] = taken.get(rank, 0) + 1
+            nap()
+
+        return slowed("nap", workload(nap_of_rank), {VARIABLE: "nap=300%@1", "RANK": rank})
+
+    first, second = (statistics.median(one.sample() for _ in range(3)) for one in map(ranks, "01"))
+    assert second > 2.5 * first
+    assert taken["0"] == taken["1"] > 3
+
+
+def test_how_long_a_burst_is_is_found_when_it_is_sampled_and_not_while_others_set_up() -> None:
+    length = [8.0]
+
+    class Crowded:
+        """A clock that reads what a burst takes, beside others or alone."""
+
+        def seconds(self, burst: Callable[[], object]) -> float:
+            burst()
+            return length[0]
+
+    spins: list[float] = []
+    plain = Workload(nap, 2, Crowded(), lambda: None, {})
+    slow = slowed("nap", plain, {VARIABLE: "nap=50%"})
+    length[0] = 0.02
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slowdown, "_host_spin", lambda seconds: lambda: spins.append(seconds))
+        for _ in range(3):
+            slow.sample()
+
+    assert spins == pytest.approx([0.01] * 3)
 
 
 def test_a_spin_on_the_device_is_as_long_as_was_asked() -> None:

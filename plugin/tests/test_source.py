@@ -25,7 +25,7 @@ from pytest_decodegate.gang.source import GangSource
 from pytest_decodegate.machine.watch import Telemetry
 from pytest_decodegate.workloads import rank
 from pytest_decodegate.workloads.rank import Examined, Opened
-from pytest_decodegate.workloads.timing import Traffic
+from pytest_decodegate.workloads.timing import MOST_ALIGN_CYCLES, Traffic
 
 TAG = "SOURCE_TEST_TAG"
 GRACE_SECONDS = 1.0
@@ -91,7 +91,7 @@ class ScriptedGang:
     opened: Opened = field(default_factory=lambda: Opened(None))
     kernels: tuple[dict[str, int], dict[str, int]] = ({"gemm": 1}, {"gemm": 1})
     found: Examined = field(default_factory=lambda: Examined(None, None, None))
-    own: tuple[list[float], list[float]] | None = None
+    own: tuple[list[float], ...] | None = None
     closing: DecodegateError | None = None
     world_size: int = 2
     alive: bool = True
@@ -276,6 +276,36 @@ def test_a_rank_that_is_slow_in_every_gang_is_named_and_its_times_are_kept(log: 
     assert taken.notes == taken.facts["stragglers"]
     assert len(taken.notes) == 1  # said of all gangs, and not once for each look
     assert taken.broken == []
+
+
+def test_four_ranks_are_kept_in_a_table_and_two_only_when_one_is_apart(log: list[str]) -> None:
+    calm, slow = [1.0] * 20, [1.3] * 20
+    for own, told in [((calm, calm), 0), ((calm, slow), 2), ((calm,) * 4, 4)]:
+        gangs = [ScriptedGang(name, log, own=own) for name in "ab"]
+        with source(ScriptedBench(*gangs)) as taken:
+            taken.take(2)
+
+        ranks = taken.facts.get("ranks", [])
+        assert isinstance(ranks, list)
+        assert len(ranks) == told
+
+
+def test_the_longest_sleep_that_a_rank_needed_is_a_fact_of_the_replicate(log: list[str]) -> None:
+    gang = ScriptedGang("a", log, found=Examined(None, None, None, align_cycles=800_000))
+    with source(ScriptedBench(gang)) as taken:
+        (replicate,) = taken.take(1)
+
+    assert replicate.facts["align_cycles"] == 800_000
+    assert taken.notes == []
+
+
+def test_a_host_that_was_late_in_spite_of_the_longest_sleep_is_told(log: list[str]) -> None:
+    gang = ScriptedGang("a", log, found=Examined(None, None, None, align_cycles=MOST_ALIGN_CYCLES))
+    with source(ScriptedBench(gang)) as taken:
+        taken.take(1)
+
+    (note,) = taken.notes
+    assert note.startswith("replicate 1: the host was late with a burst although the GPU slept 3,200,000 cycles first")
 
 
 def test_what_more_gangs_do_not_confirm_is_taken_back(log: list[str]) -> None:

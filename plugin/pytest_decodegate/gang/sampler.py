@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..metric import Json, Replicate
 from ..workloads import rank
+from ..workloads.timing import MOST_ALIGN_CYCLES
 
 if TYPE_CHECKING:
     from .controller import Gang
@@ -63,3 +64,14 @@ class GangSampler:
         """The replicate that this gang gave, with the median of each rank in seconds."""
         medians: list[Json] = [statistics.median(kept) for kept in self._by_rank]
         return Replicate(tuple(samples), {"rank_medians": medians, "warmup_batches": warmups})
+
+
+def late_host(align_cycles: int) -> str | None:
+    """What to say where the sleep before a burst has grown to `align_cycles`; None unless it can grow no more."""
+    if align_cycles < MOST_ALIGN_CYCLES:
+        return None
+
+    return (
+        f"the host was late with a burst although the GPU slept {MOST_ALIGN_CYCLES // 2:,} cycles first; its launches "
+        "may be part of the time: see what else runs on the CPUs"
+    )

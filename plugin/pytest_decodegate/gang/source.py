@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,12 @@ import pytest
 
 from ..errors import DecodegateError
 from ..gate import bandwidth, floors
-from ..gate.stragglers import Own, notes
+from ..gate.stragglers import Own, Place, notes, placed, seated, table
 from ..gate.swaps import kernel_changes
 from ..metric import Json, Level, Replicate
 from ..workloads import rank
 from .protocol import Function
-from .sampler import GangSampler
+from .sampler import GangSampler, late_host
 from .sampling import Plan, Turns, in_turn
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ TICK_SECONDS = 1.0
 
 TURN_SECONDS = 0.1
 """How long one gang is listened to while others are set up, too; so late, at most, is the failure of another heard."""
+
+TABLE_RANKS = 4
+"""From here on the ranks are kept in a table; of two, the replicates' facts say the same."""
 
 VERDICTS = (pytest.fail.Exception, pytest.skip.Exception)
 """What pytest raises as outcome of a test: no Exception, but no reason to distrust the ranks either."""
@@ -72,8 +76,9 @@ class GangSource:
         self._opened: list[rank.Opened] = []
         self._kernels: dict[str, Json] = {}
         self._nccl: Identity | None = None
-        self._own: list[Own] = []
+        self._own: list[tuple[Own, Sequence[Place]]] = []
         self._stragglers: list[str] = []
+        self._ranks: list[Json] = []
         self._telemetry: list[Json] = []
         self.wrong: str | None = None
         self.broken: list[str] = []
@@ -127,7 +132,8 @@ class GangSource:
         workload = dict(self._opened[0].facts) if self._opened else {}
         nccl: dict[str, Json] = {"nccl": self._nccl.facts} if self._nccl else {}
         apart: dict[str, Json] = {"stragglers": [*self._stragglers]} if self._stragglers else {}
-        return {**workload, **nccl, **apart, "telemetry": list(self._telemetry)}
+        ranks: dict[str, Json] = {"ranks": [*self._ranks]} if self._ranks else {}
+        return {**workload, **nccl, **apart, **ranks, "telemetry": list(self._telemetry)}
 
     def take(self, count: int) -> list[Replicate]:
         """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""
@@ -256,20 +262,31 @@ class GangSource:
         if hot := [one.hot_s for one in ranks if one.hot_s]:
             facts["hot_over_cold"] = max(hot) / taken.value
 
+        if slept := [one.align_cycles for one in ranks if one.align_cycles]:
+            facts["align_cycles"] = max(slept)
+            if late := late_host(max(slept)):
+                self.notes.append(f"replicate {number}: {late}")
+
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [one.own_s for one in ranks if one.own_s]
         if own and len(own) == len(ranks):  # or their place in the list would not be their rank
-            self._own.append(own)
+            self._own.append((own, [one.whereabouts or {} for one in ranks]))
             facts["own_medians"] = [statistics.median(rounds) for rounds in own]
 
         return replace(taken, facts=facts)
 
     def _tell_stragglers(self) -> None:
         """Ranks that are apart in all gangs so far, instead of what was said of fewer gangs."""
-        seen = self._telemetry[-1]
+        if not self._own:
+            return
+
+        seen, host = self._telemetry[-1], socket.gethostname()
+        places = placed(self._own[0][1], seen.get("gpus") if isinstance(seen, dict) else None, host)
+        gangs = seated(self._own)
         self.notes = [note for note in self.notes if note not in self._stragglers]
-        self._stragglers = notes(self._own, seen.get("gpus") if isinstance(seen, dict) else None)
+        self._stragglers = notes(gangs, places, host)
         self.notes.extend(self._stragglers)
+        self._ranks = table(gangs, places) if len(places) >= TABLE_RANKS or self._stragglers else []
 
     def _on_turn(self, taken: int, most: int) -> None:
         self._progress.tick(

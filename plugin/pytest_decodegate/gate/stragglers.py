@@ -30,6 +30,12 @@ LEAST_GANGS = 2
 Own = Sequence[Sequence[float]]
 """Seconds of the own part of every rank of a gang: by rank, round by round."""
 
+Place = Mapping[str, Json]
+"""Where a rank works: "host", "local_rank"; with a GPU "gpu", "bus_id", "pcie", "sm_clock_mhz" as `GpuTally.facts`."""
+
+Seat = tuple[str, str]
+"""Host and local rank, which tell places apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
@@ -71,26 +77,99 @@ def _is_apart(ratios: Sequence[float]) -> bool:
     return sum(ratio > 1 + LEAST_APART / 2 for ratio in ratios) >= MOST_ROUNDS_SHARE * len(ratios)
 
 
-def notes(gangs: Sequence[Own], gpus: Json) -> list[str]:
-    """A sentence for each straggler. gpus: `facts["gpus"]` of the watch, in the order of the ranks; may be short."""
-    places = dict(enumerate(gpus)) if isinstance(gpus, list) else {}
-    return [told(one, place if isinstance(place := places.get(one.rank), dict) else None) for one in stragglers(gangs)]
+def seated(gangs: Sequence[tuple[Own, Sequence[Place]]]) -> list[Own]:
+    """The own parts of every gang, in the order in which the ranks of the first one sit.
+
+    With several nodes a rank's number may be at another place in each gang, and it is the place that is compared.
+    Gangs on other places than the first are left as they are.
+    """
+    (_, first), *_ = gangs
+    order = [_seat(place) for place in first]
+    return [_reseated(own, [_seat(place) for place in places], order) for own, places in gangs]
 
 
-def told(straggler: Straggler, gpu: Mapping[str, Json] | None) -> str:
-    """The sentence for the report. gpu: what the watch saw of the rank's GPU (`GpuTally.facts`), None on a CPU."""
-    place = f" ({', '.join(_place(gpu))})" if gpu else ""
+def _reseated(own: Own, seats: Sequence[Seat], order: Sequence[Seat]) -> Own:
+    by_seat = dict(zip(seats, own, strict=True))
+    same = len(by_seat) == len(own) and by_seat.keys() == set(order)
+    return [by_seat[seat] for seat in order] if same else own
+
+
+def _seat(place: Place) -> Seat:
+    return str(place.get("host")), str(place.get("local_rank"))
+
+
+def placed(places: Sequence[Place], gpus: Json, host: str) -> list[Place]:
+    """`places` of the ranks, with what the watch on `host` saw of the GPU of each rank there.
+
+    gpus: `facts["gpus"]` of the watch, which looked while the samples were taken; what a rank says of itself is later,
+    and all there is of another node.
+    """
+    seen = {gpu.get("bus_id"): gpu for gpu in gpus if isinstance(gpu, dict)} if isinstance(gpus, list) else {}
+    return [
+        {**place, **(seen.get(place["bus_id"], {}) if place.get("host") == host and place.get("bus_id") else {})}
+        for place in places
+    ]
+
+
+def notes(gangs: Sequence[Own], places: Sequence[Place], host: str) -> list[str]:
+    """A sentence for each straggler. places: of the ranks, as `placed` gives them on the controller's `host`."""
+    return [told(one, places[one.rank], host) for one in stragglers(gangs)]
+
+
+def told(straggler: Straggler, place: Place, host: str) -> str:
+    """The sentence for the report. place: host and GPU of the rank; the host is said if it is not `host`."""
+    where = ", ".join(_where(place, host))
     return (
-        f"STRAGGLER: rank {straggler.rank}{place} takes {straggler.ratio:.2f}x the others' time for the same local "
-        "work, in every gang"
+        f"STRAGGLER: rank {straggler.rank}{f' ({where})' if where else ''} takes {straggler.ratio:.2f}x the others' "
+        "time for the same local work, in every gang"
     )
 
 
-def _place(gpu: Mapping[str, Json]) -> Iterator[str]:
-    name, bus_id = str(gpu["gpu"]), gpu.get("bus_id")
-    # The address says which card it is as well as the unique id that stands behind the number.
-    yield f"{name.partition(' (')[0]}, {bus_id}" if bus_id else name
-    if isinstance(clock := gpu.get("sm_clock_mhz"), Mapping):
-        yield f"SM clock {clock['median']:g} MHz"
-    if link := gpu.get("pcie"):
+def _where(place: Place, host: str) -> Iterator[str]:
+    if (other := place.get("host")) and other != host:
+        yield f"on {other}"
+    if gpu := place.get("gpu"):
+        # The address says which card it is as well as the unique id that stands behind the number.
+        yield str(gpu).partition(" (")[0] if place.get("bus_id") else str(gpu)
+    if bus_id := place.get("bus_id"):
+        yield str(bus_id)
+    if (clock := _clock_mhz(place)) is not None:
+        yield f"SM clock {clock:g} MHz"
+    if link := place.get("pcie"):
         yield f"PCIe {link}"
+
+
+def _clock_mhz(place: Place) -> float | None:
+    clock = place.get("sm_clock_mhz")
+    median_mhz = clock.get("median") if isinstance(clock, Mapping) else None
+    return float(median_mhz) if isinstance(median_mhz, int | float) else None
+
+
+def table(gangs: Sequence[Own], places: Sequence[Place]) -> list[Json]:
+    """Of each rank: "rank", where it works, "own_s" and that over the median of the others', "relative".
+
+    own_s: the median over gangs of the medians of its rounds, in seconds. [] without own parts.
+    """
+    if not gangs or not all(len(own) == len(places) and all(own) for own in gangs):
+        return []
+
+    own_s = [median(median(own[rank]) for own in gangs) for rank in range(len(places))]
+    return [
+        {
+            "rank": rank,
+            "host": place.get("host"),
+            "gpu": place.get("gpu"),
+            "bus_id": place.get("bus_id"),
+            "pcie": place.get("pcie"),
+            "sm_clock_mhz": _clock_mhz(place),
+            "own_s": seconds,
+            "relative": _over_others(own_s, rank),
+        }
+        for rank, (place, seconds) in enumerate(zip(places, own_s, strict=True))
+    ]
+
+
+def _over_others(own_s: Sequence[float], rank: int) -> float | None:
+    others = [seconds for index, seconds in enumerate(own_s) if index != rank]
+    level = median(others) if others else 0.0
+    return own_s[rank] / level if level > 0 else None

@@ -49,8 +49,9 @@ def workload(
 ) -> Workload:
     """`collective` by the path `name` out of `paths`, ready to be checked and timed. Every rank must call it.
 
-    The device-side sleep gives all ranks the time to queue; the collective after it lets no rank's stream begin before
-    all have come, so that the host's launch skew is no part of the interval.
+    The device-side sleep gives all ranks the time to queue, and grows on a rank whose host needs longer for a graph;
+    the collective after it lets no rank's stream begin before all have come. So neither the host's launches nor their
+    skew between ranks are part of the interval.
     """
     path = _known(paths, name, collective)
     what = f"{collective.name} by {name}"
@@ -88,7 +89,8 @@ def _known(paths: Mapping[str, Path], name: str, collective: Collective) -> Path
 
 
 def _clock(path: Path, issued: Issued) -> CpuClock | CudaClock:
-    return CudaClock(ALIGN_CYCLES, issued.barrier) if path.cuda else CpuClock()
+    # One by one, the host's launches are what is timed: it cannot be ahead of them.
+    return CudaClock(ALIGN_CYCLES, issued.barrier, ahead=path.graph) if path.cuda else CpuClock()
 
 
 def _checked(check: Check) -> str | None:

@@ -66,7 +66,7 @@ def workload(
         burst=burst,
         calls=count,
         # Eager launches belong to what is measured: no sleep hides them.
-        clock=CudaClock(sleep_cycles=ALIGN_CYCLES if mode == "graph" else 0),
+        clock=CudaClock(ALIGN_CYCLES, ahead=True) if mode == "graph" else CudaClock(),
         check=explained(what, shapes)(lambda: calls.wrong(burst, f"{what} ({shapes})")),
         contract={"clock": "cuda_event", "mode": mode, "calls": count, **contract},
         facts=facts,

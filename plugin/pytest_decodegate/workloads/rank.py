@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .timing import CudaClock
+
 if TYPE_CHECKING:
     from ..gang.protocol import Function
     from ..metric import Json
@@ -31,12 +33,15 @@ class Examined:
     """What a rank found beside the samples, each None where the workload has no such thing.
 
     memory_bytes_s: what the device's memory can do, measured in the same process. hot_s: seconds per call with the data
-    in the cache. own_s: seconds of the rank's own part, round by round.
+    in the cache. own_s: seconds of the rank's own part, round by round; whereabouts: where the rank has done it.
+    align_cycles: to which length the sleep before the interval has grown because the host was not ahead.
     """
 
     memory_bytes_s: float | None
     hot_s: float | None
     own_s: list[float] | None
+    whereabouts: dict[str, Json] | None = None
+    align_cycles: int | None = None
 
 
 def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened:
@@ -66,12 +71,16 @@ def kernels(key: str) -> dict[str, int | float]:
 def examine(key: str) -> Examined:
     """What memory can do, what the cache would serve, and how long the rank needs by itself; all ranks together."""
     from .canary import memory_bytes_s
+    from .whereabouts import whereabouts
 
     workload = _open[key]
+    clock = workload.clock
     return Examined(
         memory_bytes_s(_device(workload)) if workload.traffic else None,
         _hot_seconds(workload),
         workload.own_part() if workload.own_part else None,
+        whereabouts(_device(workload) == "cuda") if workload.own_part else None,
+        clock.sleep_cycles if isinstance(clock, CudaClock) else None,
     )
 
 

@@ -109,7 +109,7 @@ def workload(op: Op, contract: dict[str, Json]) -> Workload:
     return Workload(
         burst=burst,
         calls=calls,
-        clock=CudaClock(ALIGN_CYCLES) if cuda else CpuClock(),
+        clock=CudaClock(ALIGN_CYCLES, ahead=True) if cuda else CpuClock(),
         check=explained(op.name, op.shapes)(partial(_wrong, op, once, outputs)),
         contract={
             "clock": "cuda_event" if cuda else "perf_counter",

@@ -1,7 +1,7 @@
 """A known slowdown, put into a workload on purpose: what a gate does not find then, it would not find either.
 
-DECODEGATE_SLOWDOWN="marlin*=2%;allreduce*=5%@1" makes each burst of the metrics whose name matches longer, by a spin on
-the device (or, without one, in the rank) inside the timed interval; after "@" in that rank only.
+A stack with env:DECODEGATE_SLOWDOWN="marlin*=2%;allreduce*=5%@1" makes each burst of the metrics whose name matches
+longer, by a spin on the device (or, without one, in the rank) inside the timed interval; after "@" in that rank only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 from ..errors import BadInput
 
 if TYPE_CHECKING:
-    from .timing import Burst, Workload
+    from .timing import Workload
 
 VARIABLE = "DECODEGATE_SLOWDOWN"
 
+COLD = 3
 CALIBRATIONS = 5
+"""Samples from which the length of a burst is known, after some that are not; an odd number has a middle one."""
+
 PROBE_CYCLES = 10_000_000
 """Of the device's clock: some milliseconds, so that the launch does not count."""
 
@@ -56,27 +59,49 @@ def _read(part: str) -> Slowdown:
 
 
 def slowed(metric: str, workload: Workload, environ: Mapping[str, str] = os.environ) -> Workload:
-    """`workload` with the slowdown that the environment asks for `metric`; all ranks call this together."""
+    """`workload` with the slowdown that the environment asks for `metric`.
+
+    How long its burst is, is found before its first sample: while workloads are set up, other gangs do so on the same
+    GPU, and a burst takes longer by far more than what is asked for.
+    """
     found = [one for one in read_slowdowns(environ.get(VARIABLE, "")) if one.matches(metric)]
     if not found:
         return workload
 
-    # Collectives must stay in step, so ranks that are not slowed down calibrate, too.
-    seconds = statistics.median(workload.sample() for _ in range(CALIBRATIONS)) * workload.calls
     own = [one.fraction for one in found if one.rank in (None, int(environ.get("RANK", "0")))]
-    if not own:
-        return workload
-
-    spin = _spin(seconds * sum(own), on_device=workload.contract.get("clock") == "cuda_event")
-    return replace(workload, burst=_after(workload.burst, spin))
+    spinner = _Spinner(workload, sum(own))
+    return replace(workload, burst=spinner.burst, align=spinner.align)
 
 
-def _after(burst: Burst, spin: Callable[[], None]) -> Burst:
-    def longer() -> None:
-        burst()
-        spin()
+class _Spinner:
+    """Makes the bursts of a workload longer by `fraction`, which is 0 in ranks that are only to stay in step."""
 
-    return longer
+    def __init__(self, workload: Workload, fraction: float) -> None:
+        self._workload = workload
+        self._fraction = fraction
+        self._spin: Callable[[], None] | None = None
+
+    def align(self) -> None:
+        """Before a sample, on all ranks together: they calibrate at the same one."""
+        if self._spin is None:
+            self._spin = self._calibrated()
+
+        self._workload.align()
+
+    def burst(self) -> None:
+        """The workload's, and the spin."""
+        self._workload.burst()
+        if self._spin is not None:
+            self._spin()
+
+    def _calibrated(self) -> Callable[[], None]:
+        workload = self._workload
+        samples = [workload.sample() for _ in range(COLD + CALIBRATIONS)]
+        seconds = statistics.median(samples[COLD:]) * workload.calls * self._fraction
+        if seconds == 0:
+            return lambda: None
+
+        return _spin(seconds, on_device=workload.contract.get("clock") == "cuda_event")
 
 
 def _spin(seconds: float, *, on_device: bool) -> Callable[[], None]:
@@ -97,5 +122,7 @@ def _device_spin(seconds: float) -> Callable[[], None]:
 
     from .timing import CudaClock
 
-    cycles_s = PROBE_CYCLES / CudaClock().seconds(lambda: torch.cuda._sleep(PROBE_CYCLES))
+    clock = CudaClock()
+    probes = [clock.seconds(lambda: torch.cuda._sleep(PROBE_CYCLES)) for _ in range(CALIBRATIONS)]
+    cycles_s = PROBE_CYCLES / statistics.median(probes)
     return lambda: torch.cuda._sleep(int(seconds * cycles_s))

@@ -15,7 +15,11 @@ Burst = Callable[[], object]
 
 ALIGN_CYCLES = 400_000
 """Length of the device-side sleep before the interval, in SM cycles: 0.2 ms at 2 GHz. By then every rank has launched
-its collective, and the host a graph of hundreds of nodes, for which it takes tens of us."""
+its first collective; a graph may take the host longer, see CudaClock."""
+
+MOST_ALIGN_CYCLES = 16 * ALIGN_CYCLES
+"""3.2 ms at 2 GHz. Of 382 gangs that replayed graphs of collectives on 2 and 4 H200s, 64 came to 2x ALIGN_CYCLES, 298
+to 4x, 20 to 8x and none further: a host that does is too busy to measure on."""
 
 CAPTURE_WARMUPS = 3
 
@@ -42,14 +46,18 @@ class CudaClock:
 
     sleep_cycles: SM cycles that the device spins between the host's first launch and the start event, so that the
     launches of all ranks are queued when the interval begins. prelude: runs after that, before the start event: a small
-    collective here lets no rank begin before all are there.
+    collective here lets no rank begin before all are there. ahead: the interval is the device's alone, so the whole
+    burst must be queued before it begins: the sleep is doubled after each burst for which the host came too late. What
+    such a burst took is returned all the same, or this rank would be out of step with the others. There are at most
+    four of them until MOST_ALIGN_CYCLES, most while samples still warm up; the median over samples bears the rest.
     """
 
-    def __init__(self, sleep_cycles: int = 0, prelude: Burst | None = None) -> None:
+    def __init__(self, sleep_cycles: int = 0, prelude: Burst | None = None, *, ahead: bool = False) -> None:
         import torch
 
-        self._sleep_cycles = sleep_cycles
+        self.sleep_cycles = sleep_cycles
         self._prelude = prelude
+        self._ahead = ahead
         self._start = torch.cuda.Event(enable_timing=True)
         self._stop = torch.cuda.Event(enable_timing=True)
 
@@ -57,14 +65,17 @@ class CudaClock:
         """Run `burst` once; seconds between two events on the current stream (resolution about 0.5 us)."""
         import torch
 
-        if self._sleep_cycles:
-            torch.cuda._sleep(self._sleep_cycles)
+        if self.sleep_cycles:
+            torch.cuda._sleep(self.sleep_cycles)
         if self._prelude:
             self._prelude()
 
         self._start.record()
         burst()
         self._stop.record()
+        if self._ahead and self._start.query():  # the device has passed the start, maybe before there was work for it
+            self.sleep_cycles = min(2 * self.sleep_cycles, MOST_ALIGN_CYCLES)
+
         self._stop.synchronize()
         return float(self._start.elapsed_time(self._stop)) / 1e3
 
