@@ -87,7 +87,12 @@ def test_record_gate_and_catch_a_slowdown(pytester: pytest.Pytester, monkeypatch
 
     gated = pytester.runpytest_subprocess(*RUN, "--junitxml=junit.xml")
     gated.assert_outcomes(passed=1)
-    gated.stdout.re_match_lines([r"nap +PASS +\d.* ms +\d.* ms .* 25 % +2"])
+    gated.stdout.re_match_lines(
+        [
+            r"nap +PASS +\d.* ms +\d.* ms .* 25 % +2",
+            r"launch of 2 x 1 rank: ready after \d+\.\d s, the first verdict after \d+\.\d s",
+        ]
+    )
     properties = ElementTree.parse(pytester.path / "junit.xml").findall(".//testcase/properties/property")
     assert ("perf.nap.verdict", "PASS") in [(one.get("name"), one.get("value")) for one in properties]
 

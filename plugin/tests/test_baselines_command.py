@@ -57,6 +57,26 @@ def both(*sessions: Session) -> Baseline:
     return replace(one, metrics=metrics)
 
 
+def test_a_collective_at_several_world_sizes_is_listed_as_a_curve(root: Path, decodegate: Run) -> None:
+    one = baseline(1, session(1))
+    metrics = {
+        name: StoredMetric(
+            replace(
+                COLLECTIVE,
+                name=name,
+                contract={"collective": "allreduce", "bytes": 14_336, "world_size": size},
+            ),
+            (session(1),),
+        )
+        for size in (2, 8)
+        for name in [f"allreduce_graph[world={size}]"]
+    }
+    put(root, replace(one, metrics=metrics))
+    said = decodegate()
+    assert "  collectives against the world size:\n    collective       world size  per call " in said
+    assert "    allreduce_graph  2 " in said.partition("against the world size")[2]
+
+
 def ids(path: Path, metric: str = "gemm") -> list[str]:
     return [one.id for one in load(path).metrics[metric].sessions]
 

@@ -88,6 +88,21 @@ def test_gangs_start_together_and_are_kept(bench: Bench, said: list[str]) -> Non
     assert said == ["starting 2 x 2 ranks", "starting 1 x 2 ranks"]
 
 
+def test_what_a_start_cost_is_told_of_those_that_started_and_only_then(bench: Bench, tmp_path: Path) -> None:
+    told: list[tuple[int, float]] = []
+    timed = Bench(8, GangOptions(log_root=tmp_path), progress=lambda _: None, on_ready=lambda *it: told.append(it))
+    ScriptedGang.start_errors.append(RankDied("at the start"))
+    with pytest.raises(RankDied):
+        timed.gangs(5)
+    assert told == []
+
+    timed.gangs(5)
+    timed.gangs(5)
+    ((gangs, seconds),) = told
+    assert gangs == 5
+    assert seconds >= 0
+
+
 def test_a_broken_gang_is_replaced_twice_and_then_the_first_cause_is_raised(bench: Bench) -> None:
     for text in ("first cause", "second cause"):
         break_one(bench, text)

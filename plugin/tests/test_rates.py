@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_decodegate.metric import Replicate
-from pytest_decodegate.report.rates import line, rates
+from pytest_decodegate.report.rates import client, line, rates
 
 
 def test_rates_are_medians_over_the_replicates_that_have_them() -> None:
@@ -21,3 +21,10 @@ def test_the_hot_twin_and_the_bus_are_said_where_there_are_any() -> None:
     assert line({"hot_over_cold": 0.945}) == "hot 0.94x"
     assert line({"algbw_bytes_s": 1.9e9, "busbw_bytes_s": 1.9e9}) == "busbw 1.90 GB/s"
     assert line(rates([])) == ""
+
+
+def test_the_client_is_told_once_by_its_largest_error() -> None:
+    seen = [rates([Replicate((1.0,), {"client_error": error})]) for error in (0.0004, -0.007, 0.002)]
+    (told,) = client([{}, *seen])
+    assert told == "the client reads a known TPOT up to -0.70 % off on this host, subtracted from nothing"
+    assert list(client([{}])) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.gate.verdict import Judgement, Verdict
-from pytest_decodegate.metric import Metric
+from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
+from pytest_decodegate.report.launches import Launches
 from pytest_decodegate.report.result import Result
 
 COMPARED: dict[str, Any] = {"base": 70e-6, "change": 0.114, "lo": 0.09, "hi": 0.14, "confidence": 0.95, "sessions": 5}
@@ -44,7 +47,7 @@ def test_row_of_a_comparison() -> None:
         "+11.4 %",
         "+9.0 % .. +14.0 %",
         "5 %",
-        "5",
+        "5 x gang",
     )
 
 
@@ -69,6 +72,25 @@ def test_columns_line_up(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for line, row in zip(drawn, rows, strict=True):
         assert line.ljust(sum(widths) + 4)[widths[0] + 2 :].startswith(row[1])
+
+
+def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
+    def collective(world_size: int, seconds: float, verdict: Verdict = Verdict.PASS) -> Result:
+        contract: dict[str, Json] = {"collective": "allreduce", "bytes": 14_336, "world_size": world_size}
+        metric = Metric(f"allreduce_graph[world={world_size}]", "s", "collective", 0.05, contract)
+        return Result("test", Judgement(metric, verdict, "gang", 5, seconds), None)
+
+    launches = Launches(lambda *_: None)
+    launches.ready(4, 5, 9.0)
+    invalid = collective(8, 5e-3, Verdict.INVALID)
+    served = replace(invalid, rates={"client_error": 0.0004})
+    results = [collective(2, 7.3e-6), invalid, collective(4, 9.7e-6), served]
+    suite: Any = SimpleNamespace(results=results, launches=launches)
+    told = list(terminal._beside(suite, verbose=True))
+    assert told[0] == "collectives against the world size:"
+    assert told[-2].startswith("the client reads a known TPOT up to +0.04 % off")
+    assert told[-1] == "launch of 5 x 4 ranks: ready after 9.0 s"
+    assert len(told) == 6
 
 
 def test_json_line_is_strict_and_complete() -> None:

@@ -34,6 +34,7 @@ WORKLOADS = """
 TESTS = """
     import pytest
     from pytest_decodegate.metric import Metric
+    from pytest_decodegate.serving.window import Load
     from workloads import never_ready
 
     pytestmark = pytest.mark.perf
@@ -47,6 +48,19 @@ TESTS = """
     @pytest.mark.parametrize("name", ["gating", pytest.param("advisory", marks=pytest.mark.perf(advisory=True))])
     def test_kernel(perf, name):
         perf.measure(Metric.of(name, "kernel"), never_ready)
+
+
+    def test_tpot(perf, server):
+        perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, prompt_tokens=4, output_tokens=4, requests=8))
+
+
+    def test_quality(perf, server):
+        perf.measure_quality(server)
+
+
+    def test_depth(perf):
+        load = Load(1, prompt_tokens=4, output_tokens=4, requests=8)
+        perf.measure_tpot(Metric.of("tpot[layers=8]", "serving"), perf.slice_server(8), load)
 """
 
 
@@ -56,7 +70,7 @@ def test_after_a_hang_on_a_wedged_gpu_nothing_more_is_tried(pytester: pytest.Pyt
     arguments = ("-m", "perf", "--perf-deadline=2", "--perf-report=report.jsonl", "--basetemp=tmp", "-v")
     result = pytester.runpytest_subprocess(*arguments)
 
-    assert result.parseoutcomes() == {"failed": 3, "passed": 1}
+    assert result.parseoutcomes() == {"failed": 6, "passed": 1}
     wedged = "GPU 0 (0000:18:00.0, GPU-aa) does not work any more: *nvidia-smi --gpu-reset -i GPU-aa*because RankHung*"
     result.stdout.fnmatch_lines(
         [
@@ -69,7 +83,8 @@ def test_after_a_hang_on_a_wedged_gpu_nothing_more_is_tried(pytester: pytest.Pyt
     )
     results = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
     told = [(one["metric"], one["verdict"], len(one["reasons"])) for one in results if "metric" in one]
-    assert told == [("gating", "INVALID", 1), ("advisory", "INVALID", 1)]
+    names = ("gating", "advisory", "tpot", "quality", "tpot[layers=8]")
+    assert told == [(name, "INVALID", 1) for name in names]
     # The ranks of the first test are all that were ever started, and the GPU was asked once.
     started = [path.name.rpartition("-")[0] for path in (pytester.path / "tmp").glob("gangs[0-9]*/w1-*")]
     assert started == ["w1-1"]

@@ -85,6 +85,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
+    from ..report import scaling
     from ..report.terminal import table
 
     yield f"{baseline.path}: {_origin(baseline)}"
@@ -97,6 +98,8 @@ def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
             "changed; record more sessions, or measure more replicates"
         )
 
+    curves = scaling.curves((name, one.metric.contract, _middle(one)) for name, one in baseline.metrics.items())
+    yield from (f"  {line}" for line in scaling.told(curves))
     yield from (f"  {entry.when[:16]} {entry.who}: {entry.what} ({entry.why})" for entry in baseline.log)
 
 
@@ -110,14 +113,18 @@ def _origin(baseline: Baseline) -> str:
 
 def _row(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
     metric = stored.metric
-    values = [value for session in stored.current for value in session.values]
     return (
         metric.name,
-        format_value(math.exp(statistics.fmean(map(math.log, values))), metric.unit),
+        format_value(_middle(stored), metric.unit),
         _of_all(len(stored.current), len(stored.sessions)),
-        str(len(values)),
+        str(sum(len(session.values) for session in stored.current)),
         *_resolution(stored, peers, replicates),
     )
+
+
+def _middle(stored: StoredMetric) -> float:
+    """The geometric mean of all processes that gate, in the metric's unit."""
+    return math.exp(statistics.fmean(math.log(value) for session in stored.current for value in session.values))
 
 
 def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, str, str, str]:

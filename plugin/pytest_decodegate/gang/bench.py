@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,20 +15,32 @@ MOST_REPLACED = 2
 """A host that breaks ranks again and again will not be measured; say so instead of starting ranks for an hour."""
 
 
+def _nobody(_gangs: int, _seconds: float) -> None:
+    """Nobody wants to know what a start costs."""
+
+
 class Bench:
     """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for.
 
-    naming: asks NCCL how it does what these gangs measure.
+    naming: asks NCCL how it does what these gangs measure. on_ready: told how many gangs have started together, and
+    the seconds that it took until all of their ranks had joined.
     """
 
     def __init__(
-        self, world_size: int, options: GangOptions, *, progress: Callable[[str], None], name: str = ""
+        self,
+        world_size: int,
+        options: GangOptions,
+        *,
+        progress: Callable[[str], None],
+        name: str = "",
+        on_ready: Callable[[int, float], None] = _nobody,
     ) -> None:
         options.ranks_per_node(world_size)  # refused here, not at the first use
         self.world_size = world_size
         self.naming = Naming(world_size, options)
         self._options = options
         self._progress = progress
+        self._on_ready = on_ready
         self._name = name
         self._gangs: list[Gang] = []
         self._causes: list[DecodegateError] = []
@@ -70,6 +83,7 @@ class Bench:
         new = [self._new() for _ in range(count)]
         self._marks.update((gang, {}) for gang in new)
         self._progress(f"starting {count} x {self.world_size} ranks")
+        asked = time.monotonic()
         try:
             for gang in new:
                 gang.spawn()
@@ -87,6 +101,7 @@ class Bench:
             raise
 
         self._gangs += new
+        self._on_ready(count, time.monotonic() - asked)
 
     def _new(self) -> Gang:
         self._started += 1

@@ -50,6 +50,7 @@ def as_json(result: Result) -> dict[str, Json]:
         "choice": list(judgement.choice),
         "notes": list(judgement.notes),
         "rates": dict(result.rates),
+        "ranks": list(result.ranks),
         "changed": list(judgement.changed),
         "recorded": str(result.recorded) if result.recorded else None,
         "test": result.nodeid,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ from ..gate.quantity import format_percent, format_value
 if TYPE_CHECKING:
     from ..metric import Replicate
 
-SHOWN = ("bytes_s", "flop_s", "memory_share", "hot_over_cold", "algbw_bytes_s", "busbw_bytes_s")
-"""Facts of a replicate that are rates of what it did, or ratios to what the machine can do."""
+SHOWN = ("bytes_s", "flop_s", "memory_share", "hot_over_cold", "algbw_bytes_s", "busbw_bytes_s", "client_error")
+"""Facts of a replicate that are rates of what it did, ratios to what the machine can do, or an error of the client."""
 
 
 def rates(replicates: Sequence[Replicate]) -> dict[str, float]:
@@ -24,6 +24,16 @@ def rates(replicates: Sequence[Replicate]) -> dict[str, float]:
 
 def _number(fact: object) -> float | None:
     return float(fact) if isinstance(fact, int | float) else None
+
+
+def client(achieved: Iterable[Mapping[str, float]]) -> Iterator[str]:
+    """The client's largest error of a run in one line; nothing where no server was measured."""
+    errors = [one["client_error"] for one in achieved if "client_error" in one]
+    if errors:
+        yield (
+            f"the client reads a known TPOT up to {format_percent(max(errors, key=abs))} off on this host, subtracted "
+            "from nothing"
+        )
 
 
 def line(achieved: Mapping[str, float]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..gate.verdict import Judgement, Verdict
+from ..metric import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class Result:
     """A judgement, and where it was recorded if it was. values: process values, in the metric's unit.
 
     advisory: it is shown, and only wrong numbers fail its test. rates: what was achieved, as in report.rates.
+    ranks: where each rank works and how long it needs by itself, as gate.stragglers.table; () where that is not known.
     """
 
     nodeid: str
@@ -22,6 +24,7 @@ class Result:
     values: tuple[float, ...] = ()
     advisory: bool = False
     rates: Mapping[str, float] = field(default_factory=dict)
+    ranks: Sequence[Json] = ()
 
     @property
     def passes(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..gate.quantity import format_band, format_interval, format_percent, format_value
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ..suite import Suite
     from .result import Result
 
-HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "n")
+HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
+
+_UNFIT = ("INVALID", "WRONG_RESULT")
+"""What was measured under these verdicts is not to be put beside anything."""
 
 _COLOURS = {"PASS": "green", "IMPROVED": "green", "INCONCLUSIVE": "yellow", "NO_BASELINE": "yellow"}
 
@@ -39,10 +42,22 @@ def _write_table(reporter: TerminalReporter, suite: Suite) -> None:
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
         reporter.write_line(line, **{colour: True})
 
-    for line in (*chosen(suite.results), *noted(suite.results)):
+    for line in (*chosen(suite.results), *noted(suite.results), *_beside(suite, reporter.config.get_verbosity() > 0)):
         reporter.write_line(line)
 
     reporter.write_line(counts(suite.results))
+
+
+def _beside(suite: Suite, verbose: bool) -> Iterator[str]:
+    """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
+    from . import ranks, rates, scaling
+
+    yield from ranks.told(suite.results, always=verbose)
+    judgements = [result.judgement for result in suite.results if result.judgement.verdict not in _UNFIT]
+    measured = [(one.metric.name, one.metric.contract, one.measured) for one in judgements if one.measured]
+    yield from scaling.told(scaling.curves(measured))
+    yield from rates.client(result.rates for result in suite.results)
+    yield from suite.launches.lines()
 
 
 def chosen(results: Sequence[Result]) -> list[str]:
@@ -69,7 +84,7 @@ def row(result: Result) -> tuple[str, ...]:
         "-" if judgement.change is None else format_percent(judgement.change),
         format_interval(judgement.lo, judgement.hi),
         format_band(judgement.metric.tolerance),
-        str(judgement.replicates),
+        f"{judgement.replicates} x {'pair' if judgement.paired else judgement.level}",
     )
 
 
