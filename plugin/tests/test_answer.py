@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.gate import stragglers, swaps
 from pytest_decodegate.gate.answer import ERROR, LEVEL, Answer, Row, decide_all
+from pytest_decodegate.gate.paired import UNCAUSED
+from pytest_decodegate.machine.provenance import Difference
+from pytest_decodegate.metric import Json
+from pytest_decodegate.serving.source import speculation_notes
+from pytest_decodegate.serving.window import Window
 
 PASS = Row("marlin_moe[m=8]", "PASS", change=0.001, tolerance=0.02, pairs=6, p_worse=0.4)
 SLOWER = Row("marlin_moe[m=64]", "REGRESSED", change=0.04, tolerance=0.02, pairs=6, p_worse=1e-6)
@@ -60,11 +66,24 @@ def test_a_run_that_measured_nothing_or_did_not_end_is_no_go_ahead() -> None:
     assert (interrupted.answer, str(interrupted.causes[0])) == (Answer.NOT_PROVEN, "the run: pytest was interrupted")
 
 
-def test_memory_that_is_short_beside_the_other_stack_is_no_fault_of_the_candidate() -> None:
-    decision = decide_all([PASS, replace(ROWS[7], reasons=("RankRaised: CUDA out of memory. Tried ...\nmore",))])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "RankRaised: CUDA out of memory. Tried ...\nmore",
+        "RankRaised: cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY",
+        "RankDied: rank 0 died (SIGKILL) in setup; the out-of-memory killer struck 1 times on this machine since ...",
+    ],
+)
+def test_memory_that_is_short_beside_the_other_stack_is_no_fault_of_the_candidate(reason: str) -> None:
+    decision = decide_all([PASS, replace(ROWS[7], reasons=(reason,))])
     assert decision.answer is Answer.NOT_PROVEN
     assert "--perf-replicates 3" in str(decision.causes[0])
     assert "more" not in str(decision.causes[0])
+
+
+def test_a_killer_that_is_only_guessed_at_is_no_evidence() -> None:
+    guess = "RankDied: rank 0 died (SIGKILL) in setup; the out-of-memory killer does that: look into `dmesg`"
+    assert decide_all([PASS, replace(ROWS[7], reasons=(guess,))]).answer is Answer.NO_GO
 
 
 # --- several metrics together
@@ -117,6 +136,36 @@ def test_ten_red_metrics_with_one_cause_are_one_line() -> None:
         "slower by more than the band (+3.0 % to +3.9 %)"
     )
     assert len(cause.names) == 10
+
+
+def test_kernels_do_not_hide_collectives_that_are_slower_too() -> None:
+    slow = [replace(SLOWER, name=f"marlin_moe[m={n}]", kind="kernel") for n in range(9)]
+    slow += [replace(SLOWER, name=f"allreduce[world={n}]", kind="collective", change=0.06) for n in (2, 4)]
+    kernels, collectives = decide_all(slow).causes
+    assert len(kernels.names) == 9
+    assert str(collectives) == "allreduce[world=2], allreduce[world=4]: slower by more than the band (+6.0 %)"
+
+
+def test_two_equal_stacks_that_ran_other_kernels_are_not_told_to_declare_them() -> None:
+    (cause,) = decide_all([replace(ROWS[5], reasons=(UNCAUSED, "a kernel appeared: humming, 1 a call"))]).causes
+    assert cause.text == f"CONFOUNDED: {UNCAUSED}; a kernel appeared: humming, 1 a call"
+    assert not cause.blocks
+
+
+def test_only_a_note_that_says_why_stands_beside_what_is_slower() -> None:
+    how = "6 pairs of server starts in 9 min; a slowdown of 4 % would have been found"
+    drafted: dict[str, Json] = {"length": 2, "rate": 0.5, "drafts": 1, "draft_tokens": 1, "per_position": []}
+    for why in (
+        *swaps.kernel_changes({"a": 1, "b": 1}, {"b": 2, "c": 1}),
+        *swaps.told([Difference("contract.backend", "moe MARLIN", "moe CUTLASS", declarable=False)]),
+        stragglers.told(stragglers.Straggler(3, 1.2), {}, "host"),
+        *speculation_notes([Window((), (), 0.0, (), {"speculation": drafted})]),
+    ):
+        (cause,) = decide_all([replace(SLOWER, notes=(how, why))]).causes
+        assert cause.text == f"slower by more than the band (+4.0 %); {why}"
+
+    (cause,) = decide_all([replace(SLOWER, notes=(how,))]).causes
+    assert cause.text == "slower by more than the band (+4.0 %)"
 
 
 def test_a_swapped_kernel_is_a_cause_of_its_own() -> None:

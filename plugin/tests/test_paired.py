@@ -16,6 +16,7 @@ from pytest_decodegate.gate.explain import explain
 from pytest_decodegate.gate.paired import (
     FIRST_PAIRS,
     MOST_PAIRS,
+    UNCAUSED,
     Contrast,
     PairedComparison,
     Side,
@@ -262,19 +263,42 @@ def test_an_undeclared_difference_confounds() -> None:
     assert judgement.reasons == ("torch: 2.11 -> 2.12",)
 
 
-def test_another_contract_confounds_but_another_kernel_is_a_note() -> None:
-    def metric(**contract: Any) -> Metric:
-        return replace(KERNEL, contract=contract)
+def test_a_tpot_that_moved_with_the_acceptance_of_drafts_says_so() -> None:
+    def drafting(length: float, factor: float) -> Side:
+        one = times(factor)
+        replicates = tuple(
+            replace(taken, facts={"speculation": {"length": length}}) for taken in one.measurement.replicates
+        )
+        return replace(one, measurement=replace(one.measurement, replicates=replicates))
 
-    base = replace(BASE, measurement=replace(BASE.measurement, metric=metric(mode="graph", kernels={"marlin": 1})))
-    swapped = times(1.0, metric=metric(mode="graph", kernels={"humming": 1}))
-    assert judged(swapped, base=base).verdict is Verdict.PASS
-    assert judged(swapped, base=base).notes == (
-        "a kernel appeared: humming, 1 a call",
-        "a kernel is gone: marlin, 1 a call before",
-    )
-    eager = times(1.0, metric=metric(mode="eager", kernels={"marlin": 1}))
-    assert judged(eager, base=base).reasons == ("contract.mode: graph -> eager",)
+    judgement = judged(drafting(2.0, 1.2), base=drafting(2.4, 1.0))
+    assert judgement.verdict is Verdict.REGRESSED
+    assert judgement.notes[0].startswith("acceptance length 2.40 tokens a step -> 2.00 tokens a step: acceptance moved")
+    assert judged(times(1.2)).notes == ()
+
+
+def ran(kernel: str, mode: str = "graph") -> Side:
+    return times(1.0, metric=replace(KERNEL, contract={"mode": mode, "kernels": {kernel: 1}}))
+
+
+SWAPPED = ("a kernel appeared: humming, 1 a call", "a kernel is gone: marlin, 1 a call before")
+
+
+def test_another_contract_confounds_but_another_kernel_of_a_declared_change_is_a_note() -> None:
+    upgrade = Contrast((NCCL,))
+    swapped = judged(ran("humming"), base=ran("marlin"), contrast=upgrade)
+    assert (swapped.verdict, swapped.notes) == (Verdict.PASS, SWAPPED)
+    eager = judged(ran("marlin", mode="eager"), base=ran("marlin"), contrast=upgrade)
+    assert eager.reasons == ("contract.mode: graph -> eager",)
+
+
+def test_another_kernel_confounds_where_nothing_was_declared() -> None:
+    judgement = judged(ran("humming"), base=ran("marlin"))
+    assert (judgement.verdict, judgement.reasons) == (Verdict.CONFOUNDED, (UNCAUSED, *SWAPPED))
+    assert judgement.change is None
+    assert judged(ran("marlin"), base=ran("marlin")).verdict is Verdict.PASS
+    told = judged(ran("humming"), base=ran("marlin"), contrast=Contrast((NCCL,), (NCCL,)))
+    assert told.reasons == ("nccl: 2.28.3 -> 2.28.9",)
 
 
 def test_the_text_speaks_of_pairs_and_of_the_base() -> None:

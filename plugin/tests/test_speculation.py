@@ -49,7 +49,7 @@ def test_a_difference_inside_the_noise_of_windows_is_no_move() -> None:
 
 
 def test_speculation_on_one_side_alone_is_said() -> None:
-    assert told([None], [2.4], 0.5) == "speculative decoding: 2.40 tokens a step in the baseline, none now"
+    assert told([None], [2.4], 0.5) == "speculative decoding: 2.40 tokens a step before, none now"
 
 
 @given(st.floats(1.0, 5.0), st.floats(1.0, 5.0), st.floats(-0.5, 1.0))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.answer import Answer
+from pytest_decodegate.gate.answer import Answer, Row, decide_all
 from pytest_decodegate.report import events
+from pytest_decodegate.report.launches import Launch
 from pytest_decodegate.report.upgrade import Run, document, read, text
 
 JUDGED: dict[str, Any] = {
@@ -25,6 +26,7 @@ JUDGED: dict[str, Any] = {
     "change": 0.1,
     "lo": 0.08,
     "hi": 0.12,
+    "confidence": 0.978,
     "tolerance": 0.05,
     "replicates": 6,
     "p_worse": 1e-5,
@@ -88,6 +90,7 @@ def test_the_document_is_strict_json_and_says_the_same(tmp_path: Path) -> None:
     told = json.loads(document(run(tmp_path, STACKS, JUDGED, FAILED, SKIPPED, END)))
     assert (told["schema"], told["answer"], told["exit_status"]) == (1, "NO-GO", 1)
     assert [one["name"] for one in told["metrics"]] == ["allreduce[world=2]", "moe"]
+    assert [one["confidence"] for one in told["metrics"]] == [0.978, None]
     assert told["metrics"][1]["base"] == 3.3e-5
     assert told["seconds"] == 90.0
     assert told["stacks"]["differences"] == ["nccl: 2.28.3 -> 2.28.9"]
@@ -104,6 +107,13 @@ def test_a_run_that_was_killed_is_not_proven_whatever_passed(tmp_path: Path) -> 
     assert killed.decision.answer is Answer.NOT_PROVEN
     assert "pytest did not come to its end" in text(killed)
     assert read(tmp_path / "never-written.jsonl").decision.answer is Answer.NOT_PROVEN
+
+
+def test_what_the_ranks_cost_is_no_finding(tmp_path: Path) -> None:
+    launch = Launch(2, 12, 0.0, 20.0, 90.0)
+    lines: list[dict[str, Any]] = [STACKS, {**JUDGED, "verdict": "PASS"}, END]
+    without = text(run(tmp_path, *lines))
+    assert text(run(tmp_path, *lines[:2], {"event": "launch", **launch.fields()}, END)) == without
 
 
 def test_what_pytest_ended_with_is_the_reason(tmp_path: Path) -> None:
@@ -139,3 +149,28 @@ def test_a_line_that_is_none_of_ours_is_refused(tmp_path: Path, line: str) -> No
     path.write_text(line)
     with pytest.raises(BadInput, match=r"report.jsonl:1: not a line of a run on two stacks"):
         read(path)
+
+
+RECORDED = Path(__file__).parent / "data" / "upgrades"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("h200_same_kernels", Answer.GO),
+        ("h200_same_collectives", Answer.GO),
+        ("h200_nccl_2.28.3_to_2.28.9", Answer.GO),
+        ("h200_vllm_0.25.1_to_0.26.0", Answer.NOT_PROVEN),  # three of eleven metrics did not get their turn
+        ("h200_marlin_slower_by_2_percent", Answer.NO_GO),
+        ("h200_allreduce_slower_by_5_percent", Answer.NO_GO),
+    ],
+)
+def test_runs_on_gpus_still_get_their_answers(name: str, answer: Answer) -> None:
+    """`decodegate upgrade --json` on H200s: twice the stack against itself, two upgrades, two known spins."""
+    written = json.loads((RECORDED / f"{name}.json").read_text())
+    rows = [
+        Row(**{**one, "reasons": tuple(one["reasons"]), "notes": tuple(one["notes"])}) for one in written["metrics"]
+    ]
+    decision = decide_all(rows, written["unfinished"])
+    assert decision.answer == written["answer"] == answer
+    assert [cause.names for cause in decision.causes] == [tuple(cause["names"]) for cause in written["causes"]]

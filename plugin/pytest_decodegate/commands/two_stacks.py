@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:
     """Run the perf tests that match `markers` on both stacks; `arguments` are pytest's. Raises BadInput for bad ones.
 
-    pytest runs in this process, so that whatever ends it ends the ranks.
+    pytest runs in this process, so that whatever ends it ends the ranks. SIGTERM is as good as Ctrl-C.
     """
     import pytest
 
@@ -34,7 +36,8 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
         selected = ("-m", f"perf and ({markers})" if markers else "perf")
         # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
         quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-        status = pytest.main([quiet, *selected, *stacks, f"--perf-report={report}", *arguments])
+        with _interrupted_by_sigterm():
+            status = pytest.main([quiet, *selected, *stacks, f"--perf-report={report}", *arguments])
         if status == pytest.ExitCode.USAGE_ERROR:
             raise BadInput("pytest refused its arguments, see above")
 
@@ -44,3 +47,17 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
 def _given(option: str, stack: Stack) -> Sequence[str]:
     """`stack` as option of pytest, a part at a time, because a value may hold a comma."""
     return [f"{option}={part}" for part in stack.parts]
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """A job that is cancelled or runs out of time keeps what it has measured; SIGTERM alone would drop it all."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

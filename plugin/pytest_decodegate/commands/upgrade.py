@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadInput
 from .two_stacks import measured
 
-_STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas"
+_STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas, or server=URL for both"
 
 
 def add(commands: Any) -> None:
@@ -53,6 +53,13 @@ def _run(options: argparse.Namespace) -> int:
     run = measured(base, candidate, options.markers, options.arguments)
     print(text(run), end="")
     if options.json is not None:
-        options.json.write_text(document(run), encoding="utf-8")
+        _write(options.json, document(run))
 
     return run.decision.answer.status
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:  # or Python would end with 1, which is an answer
+        raise BadInput(f"--json: {str(path)!r} cannot be written any more: {error}; the answer stands above") from error

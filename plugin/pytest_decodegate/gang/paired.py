@@ -43,6 +43,11 @@ class PairBench:
     base: Bench
     candidate: Bench
 
+    @property
+    def world_size(self) -> int:
+        """Ranks of each gang, on either side."""
+        return self.base.world_size
+
     def output(self) -> list[tuple[str, str]]:
         """What the ranks of both wrote since last asked."""
         return [*self.base.output(), *self.candidate.output()]

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .paired import holm
+from .brief import alike, brief
+from .paired import UNCAUSED, holm
 from .quantity import format_percent
 
 ERROR = "ERROR"
@@ -24,7 +25,13 @@ LEVEL = 0.025
 MOST_NAMES = 5
 MOST_REASONS = 3
 
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|cannot allocate memory", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"out[ _]of[ _]memory|out-of-memory killer struck|OutOfMemory|cannot allocate memory", re.IGNORECASE
+)
+"""Of a GPU, of NCCL and of the host; a killer that may have struck (gang.accounts) is no evidence."""
+
+_WHY = re.compile(r"a kernel (appeared|is gone|runs)\b|\w changed: |STRAGGLER|acceptance length|speculative decoding")
+"""In notes that may say why a metric is slower (gate.swaps, stragglers, speculation); others say how it was taken."""
 
 
 class Answer(StrEnum):
@@ -45,8 +52,8 @@ class Row:
     """One metric of a run, or a test that came to no metric.
 
     verdict: of gate.verdict, or ERROR. kind: of metric.Kind, level: of metric.Level, "" where none is known.
-    base, measured: in `unit`. change, lo, hi: fractions, + is worse. advisory: shown, and blocks nothing but by wrong
-    numbers. side: whose error it is, "" where nobody can tell.
+    base, measured: in `unit`. change, lo, hi: fractions, + is worse. confidence: of the interval from lo to hi.
+    advisory: shown, and blocks nothing but by wrong numbers. side: whose error it is, "" where nobody can tell.
     """
 
     name: str
@@ -59,6 +66,7 @@ class Row:
     change: float | None = None
     lo: float | None = None
     hi: float | None = None
+    confidence: float | None = None
     tolerance: float | None = None
     pairs: int = 0
     p_worse: float | None = None
@@ -138,9 +146,12 @@ def _blocks(row: Row, slower: set[str]) -> bool:
 
 
 def _kind_of_cause(row: Row) -> str:
-    """Equal for rows with one cause: numbers in a sentence are what differs between metrics."""
-    said = {"INCONCLUSIVE": (), "REGRESSED": row.notes[:1]}.get(row.verdict, row.reasons)
-    return " ".join(dict.fromkeys([row.verdict, *(re.sub(r"[0-9.]+", "0", _first_line(one)) for one in said)]))
+    """Equal for rows with one cause: numbers in a sentence are what differs between metrics.
+
+    What slows kernels down is not what slows collectives down, and neither may hide behind the other's names.
+    """
+    said = {"INCONCLUSIVE": (), "REGRESSED": (row.kind, _why(row))}.get(row.verdict, row.reasons)
+    return " ".join(dict.fromkeys([row.verdict, *map(alike, said)]))
 
 
 def _text(group: Sequence[Row], blocks: bool) -> str:
@@ -153,13 +164,13 @@ def _text(group: Sequence[Row], blocks: bool) -> str:
             "(perf_tolerance) would settle it"
         )
 
-    reasons = [_first_line(one) for one in first.reasons[:MOST_REASONS]] or ["no reason was given"]
+    reasons = [brief(one) for one in first.reasons[:MOST_REASONS]] or ["no reason was given"]
     more = len(first.reasons) - MOST_REASONS
     return f"{first.verdict}: {'; '.join(reasons)}{f' and {more} more' if more > 0 else ''}{_hint(first)}"
 
 
 def _hint(row: Row) -> str:
-    if row.verdict == "CONFOUNDED":
+    if row.verdict == "CONFOUNDED" and UNCAUSED not in row.reasons:
         return "; if that is part of the change, declare it with --perf-change"
     if row.verdict == ERROR and _out_of_memory(row):
         return "; beside the other stack there is less memory: --perf-replicates 3 keeps fewer gangs alive"
@@ -167,14 +178,14 @@ def _hint(row: Row) -> str:
     return ""
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
 def _regressed(group: Sequence[Row], blocks: bool) -> str:
     chance = "" if blocks else "; weighed with all other metrics it may be chance, so measure it again"
-    note = f"; {group[0].notes[0]}" if group[0].notes else ""
-    return f"slower by more than the band ({_range(group)}){note}{chance}"
+    why = f"; {note}" if (note := _why(group[0])) else ""
+    return f"slower by more than the band ({_range(group)}){why}{chance}"
+
+
+def _why(row: Row) -> str:
+    return next(filter(_WHY.search, row.notes), "")
 
 
 def _range(group: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from ..baseline.schema import Session, StoredMetric
 from ..machine.provenance import Difference
 from ..metric import Measurement
-from . import advice
+from . import advice, speculation
 from .quantity import format_band, format_percent, rounded_up_band
 from .rules import POCOCK_ALPHA, Centred, Outcome, decide, worse_logs
 from .student import t_quantile, t_upper_tail
@@ -79,6 +79,11 @@ class Contrast:
     undeclared: tuple[Difference, ...] = ()
     unused: tuple[str, ...] = ()
 
+    @property
+    def changed(self) -> bool:
+        """Whether anything that was declared differs: only then may something else run."""
+        return any(one not in self.undeclared for one in self.differences)
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -123,16 +128,22 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     if broken := tuple(_invalid(base, candidate, contrast)):
         return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
 
-    another = _another(base.measurement, candidate.measurement)
-    judgement = replace(judgement, notes=(*told(filter(is_swap, another)), *judgement.notes))
+    stored = _as_stored(base.measurement)
+    another = tuple(identity_differences(stored, judgement.metric, judgement.level))
+    swaps = told(filter(is_swap, another))
+    judgement = replace(judgement, notes=(*swaps, *judgement.notes))
     if refused := [str(one) for one in (*contrast.undeclared, *another) if not is_swap(one)]:
         return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=tuple(refused), advice=(_CONFOUNDED,))
+    if swaps and not contrast.changed:
+        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps), advice=(_CHOSEN_ANEW,))
 
     comparison = compare_pairs(base.measurement, candidate.measurement, looks)
     outcome = decide(comparison, judgement.metric.tolerance)
+    accepted = speculation.notes(candidate.measurement.replicates, stored, math.expm1(comparison.change))
     return replace(
         judgement,
         verdict=Verdict(outcome),
+        notes=(*accepted, *judgement.notes),
         change=math.expm1(comparison.change),
         lo=math.expm1(comparison.lo),
         hi=math.expm1(comparison.hi),
@@ -145,6 +156,12 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
 
 _CONFOUNDED = (
     "make the two stacks differ in one thing only, or say what else is part of the change under test with --perf-change"
+)
+UNCAUSED = "nothing that was declared differs, yet the two sides ran something else"
+"""Why metrics of two equal stacks confound: declaring a change would not help."""
+
+_CHOSEN_ANEW = (
+    "a library chose anew in each process: find what the choice depends on (free memory, tuning, a cache), or pin it"
 )
 
 
@@ -168,10 +185,9 @@ def _by_side(sides: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from (f"candidate: {one}" for one in candidate if one not in base)
 
 
-def _another(base: Measurement, candidate: Measurement) -> tuple[Difference, ...]:
-    """Fields in which the two sides are different measurements."""
-    stored = StoredMetric(base.metric, (Session("", "", base.level, base.replicates),))
-    return tuple(identity_differences(stored, candidate.metric, candidate.level))
+def _as_stored(base: Measurement) -> StoredMetric:
+    """The base as a baseline of one session, which is what identities and acceptance are compared with."""
+    return StoredMetric(base.metric, (Session("", "", base.level, base.replicates),))
 
 
 def pairs_that_settle(comparison: PairedComparison, tolerance: float) -> int | None:

@@ -35,7 +35,7 @@ def notes(new: Sequence[Replicate], stored: StoredMetric, change: float) -> tupl
     if not (now or before):
         return ()
     if not (now and before):
-        return (f"speculative decoding: {_told(before)} in the baseline, {_told(now)} now",)
+        return (f"speculative decoding: {_told(before)} before, {_told(now)} now",)
 
     shift = _mean_log(now) - _mean_log(before)
     told = f"acceptance length {_told(before)} -> {_told(now)}"

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     import pytest
 
     from ..errors import DecodegateError
+    from ..gang.stacks import Stack
+    from ..gate.paired import Contrast
     from ..metric import Json, Metric
 
 UNFINISHED = {
@@ -17,6 +19,19 @@ UNFINISHED = {
     5: "no perf test was selected",
 }
 """Why a run with this exit status says nothing about what was not measured."""
+
+
+def stacks(pair: tuple[Stack, Stack], machine_class: str, contrast: Contrast) -> dict[str, Json]:
+    """What is compared: base and candidate, and how what they loaded differs."""
+    base, candidate = map(str, pair)
+    return {
+        "base": base,
+        "candidate": candidate,
+        "machine_class": machine_class,
+        "differences": [str(one) for one in contrast.differences],
+        "undeclared": [str(one) for one in contrast.undeclared],
+        "unused": list(contrast.unused),
+    }
 
 
 def failed(

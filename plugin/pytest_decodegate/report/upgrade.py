@@ -58,6 +58,8 @@ def _add(run: Run, line: Mapping[str, Any]) -> None:
             run.skipped.append((line["test"], line["reason"]))
         case "failed":
             run.rows.append(_failed(line))
+        case "launch":
+            pass  # what a run cost is no finding
         case "end":
             run.unfinished, run.seconds = line["unfinished"], line["seconds"]
         case _:
@@ -77,14 +79,14 @@ def _failed(line: Mapping[str, Any]) -> Row:
 
 
 def _judged(line: Mapping[str, Any]) -> Row:
-    plain = ("kind", "level", "unit", "base", "measured", "change", "lo", "hi", "tolerance", "p_worse", "advisory")
+    numbers = ("base", "measured", "change", "lo", "hi", "confidence", "tolerance", "p_worse")
     return Row(
         line["metric"],
         line["verdict"],
         pairs=line["replicates"],
         reasons=tuple(line["reasons"]),
         notes=tuple(line["notes"]),
-        **{name: line[name] for name in plain},
+        **{name: line[name] for name in ("kind", "level", "unit", "advisory", *numbers)},
     )
 
 
@@ -138,6 +140,7 @@ def document(run: Run) -> str:
         "schema": SCHEMA,
         "answer": decision.answer,
         "exit_status": decision.answer.status,
+        "unfinished": run.unfinished,
         "seconds": run.seconds,
         "stacks": {name: value for name, value in run.stacks.items() if name not in ("event", "session")},
         "causes": [asdict(cause) for cause in decision.causes],
