@@ -90,6 +90,8 @@ def test_compare_refuses_two_formulas(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ({"failed": 2}, "field 'failed' is 2: requests failed"),
         ({"completed": 0}, "field 'completed' is 0: nothing"),
+        ({"failed": ..., "completed": 5}, "field 'completed' is 5: 6 prompts were sent"),
+        ({"errors": ["", "reset by peer"]}, r"field 'errors' is \['', 'reset by peer'\]: requests failed"),
         ({"median_tpot_ms": "fast"}, "field 'median_tpot_ms' is 'fast': a finite number above 0"),
         ({"median_tpot_ms": ...}, "field 'median_tpot_ms' is missing"),
         ({"num_prompts": True}, "field 'num_prompts' is True"),

@@ -161,6 +161,24 @@ def test_uncountable_tokens(scripted: ScriptedServer) -> None:
         complete(scripted)
 
 
+def test_a_server_that_refuses_unknown_fields_counts_by_usage(scripted: ScriptedServer) -> None:
+    asked: list[bool] = []
+    usage = [event({"choices": [{"text": "a"}], "usage": {"completion_tokens": n}}) for n in range(1, TOKENS + 1)]
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        asked.append("return_token_ids" in await request.json())
+        forbidden = "[{'type': 'extra_forbidden', 'loc': ('body', 'return_token_ids')}]"  # as TensorRT-LLM says it
+        return await (refusing(400, forbidden) if asked[-1] else streaming([*usage, event("[DONE]")], pause_s=0.01))(
+            request
+        )
+
+    scripted.completion = handle
+    (window,) = windows(attach(scripted.url), Load(1, 16, TOKENS, 2))
+    assert window.broken == ()
+    assert window.facts["counted_by"] == "continuous_usage"
+    assert asked == [True, False, True, False, False, False]  # once in the warm-up and once in the window
+
+
 def test_closed_loop_sends_new_prompts_at_the_concurrency_asked_for(scripted: ScriptedServer) -> None:
     scripted.completion = streaming(answer(8), pause_s=0.02)
     load = Load(concurrency=3, prompt_tokens=16, output_tokens=8, requests=6)
@@ -168,7 +186,7 @@ def test_closed_loop_sends_new_prompts_at_the_concurrency_asked_for(scripted: Sc
     assert [window.broken for window in measured] == [(), ()]
     assert [len(window.tpot_s) for window in measured] == [6, 6]
     assert scripted.most_open == 3
-    assert len(scripted.prompts) == 2 * 3 + 2 * load.sent
+    assert len(scripted.prompts) == 3 + 2 * load.sent
     assert len({tuple(prompt) for prompt in scripted.prompts}) == len(scripted.prompts)
 
 
@@ -213,7 +231,7 @@ def test_attach_takes_the_only_model_and_its_facts(scripted: ScriptedServer) -> 
 
 def test_attach_refuses_what_it_cannot_choose(scripted: ScriptedServer) -> None:
     scripted.models = ["a", "b"]
-    with pytest.raises(BadInput, match="serves 'a', 'b'; say which"):
+    with pytest.raises(BadInput, match="serves 'a', 'b'; say which one with --perf-server-model NAME"):
         attach(scripted.url)
     with pytest.raises(BadInput, match="does not serve 'c'; it serves 'a', 'b'"):
         attach(scripted.url, model="c")

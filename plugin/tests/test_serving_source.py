@@ -12,7 +12,9 @@ import pytest
 from scripted import TOKENS, ScriptedServer, answer, streaming
 
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.metric import Json
 from pytest_decodegate.serving import source as source_module
+from pytest_decodegate.serving.floor import Floor
 from pytest_decodegate.serving.server import attach
 from pytest_decodegate.serving.source import WindowSource
 from pytest_decodegate.serving.window import Load
@@ -50,7 +52,7 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     assert len([*windows.take(2), *windows.take(1)]) == 3
     assert windows.level == "window"
     assert windows.facts["server_starts"] == 1
-    assert len(scripted.prompts) == 2 + 3 * LOAD.sent
+    assert len(scripted.prompts) == 1 + 3 * LOAD.sent
 
 
 def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedServer) -> None:
@@ -64,7 +66,7 @@ def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedSe
     assert len(starts.take(3)) == 3
     assert starts.level == "server"
     assert starts.facts["server_starts"] == 3
-    each = 2 + LOAD.sent  # every start is warmed up
+    each = 1 + LOAD.sent  # every start is warmed up
     assert restarts == [each, 2 * each]
 
 
@@ -108,7 +110,21 @@ def test_a_floor_that_cannot_be_measured_costs_no_window(
     monkeypatch.setattr(source_module, "client_floor", failing)
     windows = source(scripted)
     assert len(windows.take(1)) == 1
-    assert windows.facts["client_floor"] == "not measured: the paced server did not start for 1 stream"
+    unmeasured = "not measured: the paced server did not start for 1 stream"
+    assert windows.facts["client_floor"] == unmeasured
+    assert windows.notes[-1] == f"the client's own floor, subtracted from nothing: {unmeasured}"
+
+
+@pytest.mark.parametrize(("error", "is_noted"), [(0.0049, False), (-0.0051, True)])
+def test_the_floor_is_a_fact_of_each_window_and_a_note_where_it_matters(
+    scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch, error: float, is_noted: bool
+) -> None:
+    floor = Floor(1, error, 1e-4)
+    monkeypatch.setattr(source_module, "client_floor", lambda _: floor)
+    windows = source(scripted)
+    (replicate,) = windows.take(1)
+    assert replicate.facts["client_error"] == error
+    assert (f"the client's own floor, subtracted from nothing: {floor}" in windows.notes) is is_noted
 
 
 def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: ScriptedServer) -> None:
@@ -125,17 +141,46 @@ def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: Sc
     assert isinstance(seen, dict)
     assert (seen["length"], seen["rate"]) == pytest.approx((1.9, 0.45))
     assert seen["per_position"] == pytest.approx([0.7, 0.2])
-    (note,) = windows.notes
-    assert note == (
+    assert windows.notes[0] == (
         "speculative decoding: acceptance length 1.90, rate 45%, 30 drafts of 60 tokens a window, accepted by "
         "position: 70% 20%"
     )
 
 
-def test_without_speculative_decoding_nothing_is_noted(scripted: ScriptedServer) -> None:
+def test_without_counters_of_the_server_a_reader_is_told_what_is_not_checked(scripted: ScriptedServer) -> None:
     windows = source(scripted)
-    windows.take(1)
-    assert windows.notes == []
+    windows.take(2)
+    uncounted = "TPOT, cache hits and preemptions are not checked by the server's own count"
+    assert windows.notes[:2] == [
+        f"{uncounted}: the server has no /metrics of vLLM",
+        "kernels compiled inside a window go unseen: the log of an attached server is not ours to read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ran", "is_monitored"),
+    [({"vllm": "0.20.0"}, False), ({"vllm": "0.26.0", "jit_monitor": True}, True)],
+)
+def test_a_vllm_that_does_not_report_late_compilation_is_named(ran: dict[str, Json], is_monitored: bool) -> None:
+    launched: Any = SimpleNamespace(attached=False, stand_in=False)
+    said = list(source_module._unmonitored(launched, ran))
+    assert [note.partition(": ")[2] for note in said] == (
+        [] if is_monitored else ["this vLLM does not report them (0.26 and later do)"]
+    )
+
+
+def test_one_of_several_served_models_is_chosen_by_name(pytester: pytest.Pytester, scripted: ScriptedServer) -> None:
+    scripted.models = ["kimi", "kimi-with-adapter"]
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile("""
+        def test_model(server):
+            assert server.endpoint.model == "kimi-with-adapter"
+    """)
+    attached = f"--perf-server={scripted.url}"
+    pytester.runpytest_inprocess(attached, "--perf-server-model=kimi-with-adapter").assert_outcomes(passed=1)
+    refused = pytester.runpytest_inprocess(attached)
+    refused.assert_outcomes(errors=1)
+    refused.stdout.fnmatch_lines(["*serves 'kimi', 'kimi-with-adapter'; say which one with --perf-server-model NAME"])
 
 
 def test_restarts_make_servers_the_replicates(
@@ -160,11 +205,13 @@ def test_restarts_make_servers_the_replicates(
             perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
     """)
     run = ("-m", "perf", "--perf-server-restarts=3")
-    pytester.runpytest_inprocess(*run, "--perf-record").assert_outcomes(passed=1)
+    servers = pytester.runpytest_inprocess(*run, "--perf-record")
+    servers.assert_outcomes(passed=1)
+    servers.stdout.fnmatch_lines(["tpot *NO_BASELINE, recorded *3 x server"])
     assert len(started) == 3
     (path,) = (pytester.path / "baselines").glob("*/*.json")
     (session,) = json.loads(path.read_text())["benchmarks"][0]["extra_info"]["sessions"]
     assert (session["level"], len(session["replicates"]), session["telemetry"]["server_starts"]) == ("server", 3, 3)
 
     windows = pytester.runpytest_inprocess("-m", "perf", "--perf-replicates=2")
-    windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now"])
+    windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now", "tpot *2 x window"])

@@ -102,6 +102,7 @@ def test_ids_and_usage_must_agree() -> None:
     [
         event({"error": {"message": "engine is dead"}}),
         event({"object": "error", "error": "engine is dead"}),
+        event({"object": "error", "message": "engine is dead", "code": 500}),
         b'event: error\ndata: {"detail": "engine is dead"}\n\n',
     ],
 )
@@ -170,7 +171,8 @@ CHUNKS = st.builds(
     st.sampled_from([None, "length"]),
     st.integers(0, 3),
 )
-ODD = st.sampled_from(["{}", "", "1", "{},{}", '{"error": "dead"}', '{"choices": 5}', DONE, '{"a": "x', 'y"}'])
+FAILED = ('{"error": "dead"}', '{"object": "error", "message": "dead"}')
+ODD = st.sampled_from(["{}", "", "1", "{},{}", *FAILED, '{"choices": 5}', '{"usage": null}', DONE, '{"a": "x', 'y"}'])
 
 
 @given(st.lists(st.lists(CHUNKS | ODD, min_size=1, max_size=3), max_size=4))

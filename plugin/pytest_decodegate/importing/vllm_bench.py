@@ -29,12 +29,23 @@ def read(source: Source, fields: Fields, *, client_version: str | None = None) -
 
     client_version: vLLM whose client it was, which the file does not say; needed where the formula depends on it.
     """
-    if fields.values.get("failed"):
+    _check_all_done(fields)
+    return Found(TOOL, tuple(_sessions(source, fields, client_version)))
+
+
+def _check_all_done(fields: Fields) -> None:
+    said = fields.values.get
+    if said("failed"):
         raise fields.wrong("failed", "requests failed; a baseline needs all of them")
-    if not fields.values.get("completed", 1):
+    if not said("completed", 1):
         raise fields.wrong("completed", "nothing was measured")
 
-    return Found(TOOL, tuple(_sessions(source, fields, client_version)))
+    # Older files do not say how many failed; newer ones may well hold fewer requests than prompts were asked for.
+    told = {"completed", "failed"} & fields.values.keys()
+    if told == {"completed"} and fields.number("completed") < fields.number("num_prompts"):
+        raise fields.wrong("completed", f"{said('num_prompts')} prompts were sent; a baseline needs all of them")
+    if isinstance(errors := said("errors"), list) and any(errors):
+        raise fields.wrong("errors", "requests failed; a baseline needs all of them")
 
 
 def _sessions(source: Source, fields: Fields, client_version: str | None) -> Iterator[tuple[Metric, Session]]:

@@ -22,8 +22,19 @@ SETTINGS: Final = ("env:", "flag:")
 
 REDACTED: Final = "redacted"
 
-_RECORDED_LATER: Final = frozenset({"driver_p2p"})
-"""Fields that files of an older decodegate lack; what one side does not know is no difference."""
+_TOLD_SINCE: Final = "driver_p2p"
+_RECORDED_LATER: Final = frozenset(
+    {
+        _TOLD_SINCE,
+        *("nccl_conf_sha256", "nccl_system_conf_sha256", "nccl_graph_file_sha256", "nccl_topo_file_sha256"),
+        "nccl_plugins",
+    }
+)
+"""Fields that files of an older decodegate lack; what such a side does not know is no difference.
+
+It is known by _TOLD_SINCE, which came with the others and is told wherever two GPUs are: a file of NCCL's that is not
+there is not told of either, and on a side that looked for it that is a difference.
+"""
 
 _PREFIXES = ("NCCL_", "VLLM_", "TORCH_NCCL_", "FLASHINFER_", "TORCHINDUCTOR_", "OMP_", "KMP_")
 _NAMES = {
@@ -183,9 +194,16 @@ def _differ(
     old, young = dict(_leaves(base)), dict(_leaves(new))
     for field in old | young:
         one = Difference(field, old.get(field, ABSENT), young.get(field, ABSENT), declarable=False)
-        unknown = field in _RECORDED_LATER and ABSENT in (one.base, one.new)
-        if not unknown and not _same(one.base, one.new):
+        if not _untold(one, old, young) and not _same(one.base, one.new):
             yield replace(one, declarable=declarable(one))
+
+
+def _untold(one: Difference, old: Mapping[str, Json], young: Mapping[str, Json]) -> bool:
+    """Whether one side lacks the field because it was recorded before anybody looked."""
+    sides = ((one.base, old, young), (one.new, young, old))
+    return one.field.split(".")[0] in _RECORDED_LATER and any(
+        value is ABSENT and _TOLD_SINCE not in own and _TOLD_SINCE in other for value, own, other in sides
+    )
 
 
 def _leaves(value: Json | Mapping[str, Json], field: str = "") -> Iterator[tuple[str, Json]]:

@@ -56,9 +56,11 @@ _ALL_DECODER = msgspec.json.Decoder(list[Chunk])
 def read_chunk(text: str) -> Chunk | None:
     """The chunk in `text`, None if that is no JSON object; raises ValueError if it is not of the OpenAI format."""
     try:
-        return _DECODER.decode(text)
+        chunk = _DECODER.decode(text)
     except msgspec.DecodeError:
         return _by_parts(text)
+
+    return _by_parts(text) if chunk.choices is None else chunk
 
 
 def read_chunks(texts: Sequence[bytes]) -> list[Chunk] | None:
@@ -69,11 +71,13 @@ def read_chunks(texts: Sequence[bytes]) -> list[Chunk] | None:
     except msgspec.DecodeError:
         return None
 
-    return chunks if len(chunks) == len(texts) and not any(chunk.error for chunk in chunks) else None
+    # Without choices it may be an error that only its other fields tell of.
+    odd = len(chunks) != len(texts) or any(chunk.error or chunk.choices is None for chunk in chunks)
+    return None if odd else chunks
 
 
 def _by_parts(text: str) -> Chunk | None:
-    """The same for what msgspec refuses: NaN, an error beside fields of another form, or no chunk at all."""
+    """The same for what is not plainly a chunk: NaN, an error in one of its forms, or no chunk at all."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -82,4 +86,7 @@ def _by_parts(text: str) -> Chunk | None:
     if not isinstance(value, dict):
         return None
 
-    return Chunk(error=value["error"]) if value.get("error") else msgspec.convert(value, Chunk, strict=False)
+    if value.get("error") or value.get("object") == "error":
+        return Chunk(error=value)
+
+    return msgspec.convert(value, Chunk, strict=False)

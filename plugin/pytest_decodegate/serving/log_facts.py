@@ -13,6 +13,7 @@ JIT_IN_INFERENCE: Final = "JIT compilation during inference"
 
 # "(EngineCore pid=5327) INFO 11-29 18:46:04 [utils.py:347] text" -> "text"
 _PREFIX = re.compile(r"^(\([^)]*\) )?([A-Z]+ )?(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[\w./]+:\d+\] )?")
+_HEADLINE_CHARACTERS = 120
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -54,6 +55,14 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "draft_tokens": (r"\bspeculative_config=SpeculativeConfig\([^)]*num_spec_tokens=(\d+)", _count),
     "jit_monitor": (r"(Kernel JIT monitor activated)", bool),
 }
+# The engine's time, last, holds those between it and the weights; a start takes some more for processes and imports.
+_START: Final[Mapping[str, str]] = {
+    "weights": r"Model loading took .* and ([\d.]+) seconds",
+    "compilation": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
+    "graphs": r"Graph capturing finished in ([\d.]+) secs",
+    "kernels": r"JIT kernel warmup finished in ([\d.]+) ?s",
+    "engine": r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s",
+}
 
 
 def read_facts(log: str) -> dict[str, Json]:
@@ -66,6 +75,12 @@ def read_facts(log: str) -> dict[str, Json]:
     return facts
 
 
+def start_times(log: str) -> dict[str, float]:
+    """Seconds of each part of a start that `log` tells of, in the worker that took the longest."""
+    found = {name: [float(time) for time in re.findall(pattern, log)] for name, pattern in _START.items()}
+    return {name: max(times) for name, times in found.items() if times}
+
+
 def lines(log: str) -> list[str]:
     """The log's lines that say something, as a terminal would show them: a progress bar is its last state."""
     shown = (_ANSI.sub("", line).rstrip().rpartition("\r")[2] for line in log.split("\n"))
@@ -73,9 +88,10 @@ def lines(log: str) -> list[str]:
 
 
 def headline(log: str) -> str:
-    """The last line without vLLM's prefix of process, level, time and source; empty if there is none."""
+    """The last line without vLLM's prefix of process, level, time and source, cut short; empty if there is none."""
     said = lines(log)
-    return _PREFIX.sub("", said[-1]).strip()[:120] if said else ""
+    last = _PREFIX.sub("", said[-1]).strip() if said else ""
+    return last if len(last) <= _HEADLINE_CHARACTERS else f"{last[: _HEADLINE_CHARACTERS - 3]}..."
 
 
 def compiled_in_inference(log: str) -> tuple[str, ...]:

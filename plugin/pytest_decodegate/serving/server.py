@@ -17,7 +17,7 @@ from typing import Self
 from ..errors import BadInput, ServerError
 from ..metric import Json
 from .endpoint import Endpoint, base_url, model_length, served_models
-from .log_facts import headline, read_facts
+from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
 from .process import ServerProcess
@@ -60,7 +60,8 @@ class Server:
 
     token_ids: ids that prompts may be made of. process: None for an attached server, which is left running.
     given_facts: what it serves, part of a metric's identity. stand_in: see LocalModel.
-    batch_invariant: it promises the same answer whatever else it is asked.
+    batch_invariant: it promises the same answer whatever else it is asked. start_seconds: from its launch until it
+    was healthy; None for an attached server.
     """
 
     endpoint: Endpoint
@@ -69,6 +70,7 @@ class Server:
     given_facts: Mapping[str, Json] = field(default_factory=dict)
     stand_in: bool = False
     batch_invariant: bool = False
+    start_seconds: float | None = None
 
     @property
     def invented(self) -> bool:
@@ -88,9 +90,25 @@ class Server:
     def facts(self) -> dict[str, Json]:
         """What really runs, from the log if launched and from the server's own pages; what is unknown is left out."""
         logged = read_facts(self.process.log()) if self.process else {}
+        logged |= {"start_seconds": dict(times)} if (times := self._start_times()) else {}
         told = self._told()
         version = {_engine(told): told.pop("version")} if "version" in told else {}
         return {**self.given_facts, **logged, **told, **version}
+
+    def started(self) -> str:
+        """How long its start took and what of that its log explains, in one line; "" for an attached server."""
+        if not (times := self._start_times()):
+            return ""
+
+        parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times.items() if name != "whole")
+        return f"the server started in {times['whole']:.0f} s" + (f": {parts}" if parts else "")
+
+    def _start_times(self) -> dict[str, float]:
+        """Seconds of the whole start, then of its parts."""
+        if self.process is None or self.start_seconds is None:
+            return {}
+
+        return {"whole": self.start_seconds, **start_times(self.process.log())}
 
     def _told(self) -> dict[str, Json]:
         return read_pages(partial(page, self.endpoint), self.endpoint.model)
@@ -170,7 +188,7 @@ def attach(url: str, *, model: str | None = None, key: str = "") -> Server:
 
     served = ", ".join(map(repr, models))
     if model is None and len(models) > 1:
-        raise BadInput(f"{endpoint.url} serves {served}; say which one")
+        raise BadInput(f"{endpoint.url} serves {served}; say which one with --perf-server-model NAME")
     if model is not None and model not in models:
         raise BadInput(f"{endpoint.url} does not serve {model!r}; it serves {served}")
 
@@ -191,6 +209,7 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     port = _free_port(options.port)
     # A name of our own: whoever else comes to listen on this port cannot be taken for our server.
     endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}")
+    began = time.monotonic()
     process = ServerProcess(
         _command(options, endpoint, port),
         environment={**options.environment, **options.model.environment},
@@ -211,6 +230,7 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
         options.model.facts,
         options.model.stand_in,
         batch_invariant=options.environment.get("VLLM_BATCH_INVARIANT") == "1",
+        start_seconds=time.monotonic() - began,
     )
 
 
@@ -252,7 +272,7 @@ def _wait_until_healthy(
         if silent > options.silent_seconds:
             raise ServerError(f"the server is not ready and its log is silent for {silent:.0f} s; {process.tail()}")
         if on_wait:
-            on_wait(f"waiting for vLLM: {headline(process.recent_log()) or 'starting'}, {math.floor(waited)} s")
+            on_wait(f"waiting for vLLM, {math.floor(waited)} s: {headline(process.recent_log()) or 'starting'}")
 
         process.ended_within(_POLL_SECONDS)
 

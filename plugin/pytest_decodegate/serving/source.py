@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
-from .floor import client_floor
+from .floor import Floor, client_floor
 from .load import ClosedLoop
 from .stream import TPOT_FORMULA
 from .window import Load, Window
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..machine.watch import Watch
     from ..report.progress import Progress
     from .server import Server
+
+NOTED_ERROR = 0.005
+"""Of the client's TPOT, a fraction: below it a change that matters is the server's."""
 
 _BACKENDS = {
     "attention": "attention_backend",
@@ -83,11 +86,12 @@ class WindowSource:
     @property
     def facts(self) -> dict[str, Json]:
         """What the server says it runs, what the watch saw, and what the client itself costs."""
+        floor = _floor(self._load.concurrency)
         return {
             "server": dict(self._ran),
             "server_starts": self._starts,
             "telemetry": list(self._telemetry),
-            "client_floor": _floor(self._load.concurrency),
+            "client_floor": floor if isinstance(floor, str) else asdict(floor),
         }
 
     def take(self, count: int) -> list[Replicate]:
@@ -99,8 +103,10 @@ class WindowSource:
             return []
 
         windows = [window for share in self._shares(count) for window in self._watched(share)]
-        self.notes = list(speculation_notes(self._windows))
-        return [Replicate(window.tpot_s, _facts(window)) for window in windows if window.tpot_s]
+        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
+        floor = _floor(self._load.concurrency)
+        self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor)]
+        return [Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s]
 
     def _shares(self, count: int) -> Sequence[int]:
         """Windows of each server start."""
@@ -143,16 +149,37 @@ class WindowSource:
         return window
 
 
-def _facts(window: Window) -> Mapping[str, Json]:
-    return {**window.facts, "output_tok_s": window.output_tok_s}
+def _facts(window: Window, floor: Floor | str) -> Mapping[str, Json]:
+    known = {} if isinstance(floor, str) else {"client_error": floor.tpot_error}
+    return {**window.facts, "output_tok_s": window.output_tok_s, **known}
 
 
-def _floor(concurrency: int) -> Json:
+def _floor(concurrency: int) -> Floor | str:
     """The client's own floor; what kept it from being measured is a fact too, and no reason to lose the windows."""
     try:
-        return asdict(client_floor(concurrency))
+        return client_floor(concurrency)
     except ServerError as error:
         return f"not measured: {error}"
+
+
+def _floor_notes(floor: Floor | str) -> Iterator[str]:
+    """The client's own floor where a reader must think of it; the report says the largest of a run once."""
+    if isinstance(floor, str) or abs(floor.tpot_error) > NOTED_ERROR:
+        yield f"the client's own floor, subtracted from nothing: {floor}"
+
+
+def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
+    """What nobody but the client says; a reader must not take it for checked."""
+    for reason in {str(window.facts["counters"]) for window in windows if "counters" in window.facts}:
+        yield f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}"
+
+
+def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[str]:
+    """Why nobody would see that a kernel is compiled inside a window; nothing where it would be seen."""
+    if server.attached:
+        yield "kernels compiled inside a window go unseen: the log of an attached server is not ours to read"
+    elif not (ran.get("jit_monitor") or server.stand_in):
+        yield "kernels compiled inside a window go unseen: this vLLM does not report them (0.26 and later do)"
 
 
 def _backend(ran: Mapping[str, Json]) -> str:

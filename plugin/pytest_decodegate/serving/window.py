@@ -123,7 +123,7 @@ def _between_tokens(times: Sequence[tuple[float, ...] | None]) -> dict[str, Json
 
 def _server_check(counted: Counters | None, everything: Sequence[RequestTiming], limit: float) -> Check:
     if counted is None:
-        return Check(facts={"counters": "no counters: the server has no vLLM /metrics"})
+        return Check(facts={"counters": "the server has no /metrics of vLLM"})
 
     received = Received(
         requests=len(everything),
