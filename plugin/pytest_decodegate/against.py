@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .attached import AttachedServers
 from .errors import DecodegateError
 from .gang.paired import PairBench, PairSource, SideName, StackFailed, blamed
 from .gang.source import GangSource
@@ -19,8 +20,9 @@ from .gate.verdict import Judgement, Verdict, geometric_mean
 from .halves import Half
 from .machine.provenance import differences, undeclared
 from .machine.stack import agree, probe, variables
-from .metric import Json, Metric, Replicate
+from .metric import Metric, Replicate
 from .report import events
+from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .gang.bench import Bench
     from .gang.sampling import Plan
     from .machine.provenance import Provenance
+    from .sandwich import Servers
     from .serving.server import Server
     from .serving.source import WindowSource
     from .serving.window import Load
@@ -55,7 +58,11 @@ class Against:
         self._benches: dict[int, PairBench] = {}
         self._contrasts: dict[int, Contrast] = {}
         self._begun: set[str] = set()
+        self._measured: list[Measured] = []
         self._started = time.monotonic()
+        self._attached: AttachedServers | None = None
+        if base.server and candidate.server:
+            self._attached = AttachedServers(suite, base.server, candidate.server)
 
     def __str__(self) -> str:
         return describe(self.stacks)
@@ -94,48 +101,85 @@ class Against:
     def end(self, exit_status: int) -> None:
         """Write down that the run came to its end."""
         if not self._contrasts:
-            self._suite.write_event("stacks", self._told(Contrast()))
+            self._write_stacks(Contrast())
 
         left_out = self._suite.selected - len(self._begun)
         seconds = time.monotonic() - self._started
         self._suite.write_event("end", events.end(exit_status, self._suite.problem, left_out, seconds))
 
+    def unreached(self) -> str | None:
+        """Which slowdown of a stack reached none of the metrics; None too if some tests were never begun."""
+        all_begun = len(self._begun) >= self._suite.selected
+        return unreached(self.stacks, self._measured) if all_begun else None
+
     def measure(self, asked: Asked, nodeid: str) -> tuple[Judgement, tuple[Replicate, ...]]:
         """The judgement and the candidate's replicates; a stack that cannot do the work raises StackFailed.
 
-        That failure is kept in `failures`, with what the base measured.
+        That failure is kept in `failures`, with what the base measured. Skips where both stacks are attached servers.
         """
+        if self._attached is not None:
+            self._attached.skip_ranks()
+
         with self._keeping_failures(asked.metric, nodeid):
-            return self._settle(asked)
+            judged = self._settle(asked)
+
+        self._measured.append(Measured(asked.metric.name, asked.world_size))
+        return judged
 
     def server(self, nodeid: str) -> Server:
-        """A fresh server of the candidate. What both stacks load is read before, while ranks may hold the machine."""
+        """A fresh server of the candidate. What both stacks load is read before, while ranks may hold the machine.
+
+        Or the candidate that is attached, after both have said what they are.
+        """
         with self._keeping_failures(None, nodeid):
+            if self._attached is not None:
+                return self._attached_candidate(self._attached)
             if not self._contrasts:
                 self._contrasts[1] = self._contrast(self.bench(1))
             with blamed("candidate"):
                 return self._suite.server.fresh(self.stacks[1])
 
+    def _attached_candidate(self, servers: AttachedServers) -> Server:
+        self._suite.tenancy.move_out()
+        if not self._contrasts:
+            allowed = declared(*self.stacks) | self._suite.settings.change
+            self._contrasts[1] = servers.contrast(allowed)
+            self._announce(self._contrasts[1])
+
+        return servers.server("candidate")
+
     def measure_tpot(
         self, metric: Metric, candidate: Server, load: Load, nodeid: str
     ) -> tuple[Judgement, tuple[Replicate, ...]]:
-        """As `measure`, on fresh servers in turn; `candidate` is the first of them."""
-        from .sandwich import Budget, Sandwich, Servers
+        """As `measure`, on fresh servers in turn, or on those that are attached; `candidate` is the first of them."""
+        from .sandwich import Budget, Sandwich
+
+        settings = self._suite.settings
+        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds)
+        (contrast, *_) = self._contrasts.values()
+        sandwich = Sandwich(self._servers(metric, load, contrast), metric, contrast, budget)
+        with self._keeping_failures(metric, nodeid):
+            judgement = sandwich.judgement(candidate)
+
+        self._measured.append(Measured(metric.name, 0))
+        return judgement, sandwich.replicates
+
+    def _servers(self, metric: Metric, load: Load, contrast: Contrast) -> Servers:
+        from .sandwich import Servers
 
         suite = self._suite
-        settings = suite.settings
 
         def window(server: Server) -> WindowSource:
             return suite.window_source(metric.name, server, load)
 
-        def start(side: SideName) -> Server:
+        def fresh(side: SideName) -> Server:
             return suite.server.fresh(self.stacks[0] if side == "base" else self.stacks[1])
 
-        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds)
-        (contrast, *_) = self._contrasts.values()
-        sandwich = Sandwich(Servers(start, window, suite.answers.source), metric, contrast, budget)
-        with self._keeping_failures(metric, nodeid):
-            return sandwich.judgement(candidate), sandwich.replicates
+        if self._attached is None:
+            return Servers(fresh, window, suite.answers.source)
+
+        notes = self._attached.notes(contrast)
+        return Servers(self._attached.server, window, suite.answers.source, level="window", notes=notes)
 
     @contextmanager
     def _keeping_failures(self, metric: Metric | None, nodeid: str) -> Iterator[None]:
@@ -151,8 +195,8 @@ class Against:
     def _say_what_the_base_gave(self, metric: Metric, failure: StackFailed) -> None:
         base = geometric_mean([replicate.value for replicate in failure.base])
         if base is not None:
-            told = format_value(base, metric.unit)
-            self._suite.progress.say(f"{metric.name}: the {failure.side} failed; the base measured {told}")
+            what = f"the {failure.side} failed; the base measured {format_value(base, metric.unit)}"
+            self._suite.progress.say(f"{metric.name}: {what}")
 
     def _settle(self, asked: Asked) -> tuple[Judgement, tuple[Replicate, ...]]:
         """Pairs until the verdict is settled or the cap is reached; looked at as often as was planned."""
@@ -231,10 +275,17 @@ class Against:
             without_effect(self.stacks, (old, new)),
         )
         if not self._contrasts:
-            self._suite.progress.say(f"two stacks: {self}; {'; '.join(map(str, found)) or 'nothing differs'}")
-            self._suite.write_event("stacks", self._told(contrast))
+            self._announce(contrast)
 
         return contrast
+
+    def _announce(self, contrast: Contrast) -> None:
+        found = "; ".join(map(str, contrast.differences)) or "nothing differs"
+        self._suite.progress.say(f"two stacks: {self}; {found}")
+        self._write_stacks(contrast)
+
+    def _write_stacks(self, contrast: Contrast) -> None:
+        self._suite.write_event("stacks", events.stacks(self.stacks, self._suite.machine_class, contrast))
 
     def _loaded(self, bench: Bench, names: list[str]) -> Loaded:
         gang = bench.gangs(1)[0]
@@ -246,14 +297,3 @@ class Against:
         from .machine.fingerprint import provenance
 
         return provenance(self._suite.fingerprint, loaded.facts, {**os.environ, **stack.environment()})
-
-    def _told(self, contrast: Contrast) -> Mapping[str, Json]:
-        base, candidate = map(str, self.stacks)
-        return {
-            "base": base,
-            "candidate": candidate,
-            "machine_class": self._suite.machine_class,
-            "differences": [str(one) for one in contrast.differences],
-            "undeclared": [str(one) for one in contrast.undeclared],
-            "unused": list(contrast.unused),
-        }

@@ -51,13 +51,24 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     stack = parse_stack(config.getoption("--perf-stack") or [], "--perf-stack")
     against: list[str] | None = config.getoption("--perf-against")
     if not against:
+        if stack.server:
+            raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
+
         return stack, None
 
     for option in ("--perf-record", "--perf-baseline", "--perf-nnodes", "--perf-server", "--perf-server-restarts"):
         if config.getoption(option) is not None:
-            raise BadInput(f"--perf-against and {option}: give one; both stacks are started and measured here and now")
+            raise BadInput(
+                f"--perf-against and {option}: give one; both stacks are measured here and now (two running servers "
+                "are --perf-stack server=URL --perf-against server=URL)"
+            )
 
-    return stack, stack if against == [SAME] else parse_stack(against, "--perf-against")
+    from .attached import check_servers
+
+    same = against == [SAME]
+    base = stack if same else parse_stack(against, "--perf-against")
+    check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
+    return stack, base
 
 
 def pins(text: str | None) -> dict[str, str]:
@@ -208,6 +219,17 @@ def key_env(name: str | None, server: str | None) -> str | None:
     if not os.environ.get(name):
         # Not quoted: whoever pastes the key itself here must not find it in a log.
         raise BadInput("--perf-server-key-env: no environment variable of this name is set; give a name, not the key")
+
+    return name
+
+
+def server_model(name: str | None, server: str | None) -> str | None:
+    """The model that --perf-server-model names; None for the only one that is served."""
+    if name is not None and server is None:
+        raise BadInput(
+            f"--perf-server-model: {name!r} is for an attached server; give --perf-server URL too, or name the model "
+            "that is to be launched in --perf-serve"
+        )
 
     return name
 

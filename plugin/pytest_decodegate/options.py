@@ -47,6 +47,7 @@ class Settings:
     base: Stack | None
     budget_seconds: float
     server_key_env: str | None
+    server_model: str | None
     server_restarts: int | None
     quality_prompts: tuple[str, ...]
 
@@ -97,7 +98,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="STACK",
         action="append",
         help="The stack under test: python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to "
-        "preload), env:NAME=VALUE, several joined by commas or repeated (default: 'this', what pytest runs with)",
+        "preload), env:NAME=VALUE, several joined by commas or repeated (default: 'this', what pytest runs with); with "
+        "--perf-against also server=URL, a server that runs already, for both",
     )
     group.addoption(
         "--perf-against",
@@ -123,6 +125,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-server-key-env",
         metavar="NAME",
         help="Environment variable that holds the API key of --perf-server, for example OPENAI_API_KEY; never stored",
+    )
+    group.addoption(
+        "--perf-server-model",
+        metavar="NAME",
+        help="Which model of --perf-server to measure, where it serves several (default: the only one)",
     )
     group.addoption(
         "--perf-server-restarts",
@@ -171,6 +178,7 @@ def read_settings(config: pytest.Config) -> Settings:
     if server and serve:
         raise BadInput("--perf-server and --perf-serve: give one, a server to attach to or one to launch")
 
+    attached = server or stack.server
     return Settings(
         record=values.record(config.getoption("--perf-record")),
         baseline=values.existing_file(config.getoption("--perf-baseline")),
@@ -190,7 +198,8 @@ def read_settings(config: pytest.Config) -> Settings:
         stack=stack,
         base=base,
         budget_seconds=values.duration(config, "--perf-budget", default=1800),
-        server_key_env=values.key_env(config.getoption("--perf-server-key-env"), server),
+        server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
+        server_model=values.server_model(config.getoption("--perf-server-model"), attached),
         server_restarts=values.restarts(config, server),
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
     )

@@ -163,6 +163,9 @@ class Perf:
             pytest.skip("with --perf-against the answers of both stacks are compared before their TPOT")
 
         answers = self._suite.answers
+        if (wedged := self._invalid_if_wedged(answers.metric(server), "window")) is not None:
+            return wedged
+
         source = answers.source(server)
         return self.gate(answers.metric(server), source, lambda: self._suite.provenance_of(server))
 
@@ -175,12 +178,32 @@ class Perf:
         if self._suite.against is not None:
             pytest.skip("with --perf-against servers are as deep as the GPUs hold, on both stacks")
 
+        if self._suite.wedged():
+            from .serving.nowhere import nowhere
+
+            return nowhere()
+
         return self._suite.server.running(layers)
 
+    @property
+    def slice_depths(self) -> tuple[int, int]:
+        """Layers of the two rank-slices from which the whole model is extrapolated here; skips without a GPU."""
+        self.needs_gpu("a rank-slice of chosen depth")
+        from .serving.models import slice_depths
+
+        return slice_depths(min(gpu.memory_gib for gpu in self._suite.fingerprint.gpus))
+
     def extrapolate(self, name: str, measured: Mapping[int, Result], layers: int) -> Extrapolation:
-        """Report the time of `layers` layers from results at two depths: said as such, never gated nor recorded."""
+        """Report the time of `layers` layers from results at two depths: said as such, never gated nor recorded.
+
+        The test fails if the two say nothing of more layers.
+        """
+        __tracebackhide__ = True
         one, other = (Depth(depth, result.values) for depth, result in measured.items())
         found = extrapolate(one, other, layers)
+        if found.doubt:
+            pytest.fail(f"{name}: {found.doubt}", pytrace=False)
+
         self._suite.progress.say(f"{name}: {found}")
         for field in ("value", "lo", "hi"):
             self._item.user_properties.append((f"perf.{name}.{field}", getattr(found, field)))
@@ -207,19 +230,28 @@ class Perf:
             suite.report(Result(self._item.nodeid, judgement, None), self._item)
             raise
 
-        return self._conclude(judgement, recorded, measurement.replicates)
+        ranks = measurement.facts.get("ranks")
+        return self._conclude(
+            judgement, recorded, measurement.replicates, tuple(ranks) if isinstance(ranks, list) else ()
+        )
 
     def _conclude_against(self, judgement: Judgement, replicates: Sequence[Replicate]) -> Result:
         """As `_conclude`, of a metric that was measured on two stacks: nothing is recorded."""
         __tracebackhide__ = True
         return self._conclude(replace(judgement, notes=(*judgement.notes, *self._suite.found)), None, replicates)
 
-    def _conclude(self, judgement: Judgement, recorded: Path | None, replicates: Sequence[Replicate]) -> Result:
+    def _conclude(
+        self,
+        judgement: Judgement,
+        recorded: Path | None,
+        replicates: Sequence[Replicate],
+        ranks: Sequence[Json] = (),
+    ) -> Result:
         """Report it, and fail the test unless it passes."""
         __tracebackhide__ = True
         values = tuple(one.value for one in replicates)
         advisory = marker_advisory(self._item)
-        result = Result(self._item.nodeid, judgement, recorded, values, advisory, rates(replicates))
+        result = Result(self._item.nodeid, judgement, recorded, values, advisory, rates(replicates), ranks)
         self._suite.report(result, self._item)
         if not result.passes:
             pytest.fail(explain(judgement), pytrace=False)

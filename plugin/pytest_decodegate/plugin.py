@@ -168,8 +168,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     suite.close()
     if exitstatus == pytest.ExitCode.OK and suite.measured_nothing and not session.config.option.collectonly:
         nothing = f"{suite.selected} perf test(s) were selected and none came to a verdict"
-        told = f"{nothing}: a gate that measured nothing fails"
-        suite.problem = f"{told}; {suite.problem}" if suite.problem else told
+        suite.add_problem(f"{nothing}: a gate that measured nothing fails")
+    finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if finished and suite.against is not None and (unreached := suite.against.unreached()):
+        suite.add_problem(unreached)
     if exitstatus == pytest.ExitCode.OK and suite.problem:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if suite.against is not None:

@@ -1,11 +1,11 @@
-"""Servers of two stacks, which do not fit beside each other: started in turn, A B B A, as often as a budget allows."""
+"""Servers of two stacks in turn, A B B A, as often as a budget allows: started afresh each time, or both attached."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .gang.paired import SideName, StackFailed, blamed
 from .gate import quality
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LEAST_PAIRS = 2
 """Even beyond the budget: with one pair nothing is known of the noise."""
 
+_PAIRED = {"server": "server starts", "window": "windows"}
+
 ANSWER_PASSES = 2
 """Over the prompts, on the first server of each stack: with two it is known how far one server agrees with itself."""
 
@@ -32,14 +34,17 @@ ANSWER_PASSES = 2
 class Servers:
     """How servers are had and asked.
 
-    start: stops the one that runs and starts a fresh one of a side. window: a source of windows on a server.
-    answers: a source of answers, which come before the clock. clock: in seconds.
+    start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. window: a source
+    of windows on a server. answers: a source of answers, which come before the clock. clock: in seconds.
+    level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
     """
 
     start: Callable[[SideName], Server]
     window: Callable[[Server], Source]
     answers: Callable[[Server], AnswerSource]
     clock: Callable[[], float] = time.monotonic
+    level: Literal["server", "window"] = "server"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +57,17 @@ class Budget:
 
 
 class Sandwich:
-    """One metric on fresh servers of two stacks; each pair is a start of each, and each start gives one replicate."""
+    """One metric on servers of two stacks; each pair is a window of each, on servers that `servers` start for it."""
 
     def __init__(self, servers: Servers, metric: Metric, contrast: Contrast, budget: Budget) -> None:
         self._servers = servers
         self._metric = metric
         self._contrast = contrast
         self._budget = budget
-        self._halves: dict[SideName, Half] = {"base": Half("server"), "candidate": Half("server")}
+        self._halves: dict[SideName, Half] = {
+            "base": Half(servers.level),
+            "candidate": Half(servers.level),
+        }
         self._answers: dict[SideName, AnswerSource] = {}
         self._passes: dict[SideName, list[quality.Pass]] = {}
         self._running: Server | None = None
@@ -93,8 +101,8 @@ class Sandwich:
             if judgement.verdict is not Verdict.INCONCLUSIVE:
                 break
 
-        note = f"{judgement.replicates} pairs of server starts in {(clock() - started) / 60:.0f} min"
-        return replace(judgement, notes=(f"{note}{_resolved(judgement)}", *judgement.notes))
+        note = f"{judgement.replicates} pairs of {_PAIRED[self._servers.level]} in {(clock() - started) / 60:.0f} min"
+        return replace(judgement, notes=(f"{note}{_resolved(judgement)}", *self._servers.notes, *judgement.notes))
 
     def _first_pairs(self) -> tuple[int, ...]:
         """Two pairs, and the looks that the rest of the budget allows: how long a start takes says nothing of speed.
@@ -130,7 +138,7 @@ class Sandwich:
             self._compare_answers()
 
     def _replicate(self, side: SideName) -> None:
-        """One fresh server: its answers, if they are not known of its stack, then a window."""
+        """One server: its answers, if they are not known of its stack, then a window."""
         server, self._running = self._running or self._servers.start(side), None
         half = self._halves[side]
         if side not in self._answers:

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import pytest
 from . import timeouts
 from .devices import ENVIRONMENT, Devices
 from .errors import BadInput, DecodegateError, GangError, ServerError
+from .report.launches import Launches
 from .report.progress import Progress
 from .tenancy import Tenancy
 from .under_test import ServerUnderTest
@@ -55,6 +56,7 @@ class Suite:
         self.debugging = False
         self.selected = 0
         self.results: list[Result] = []
+        self.launches = Launches(self.write_event)
         self._benches: dict[int, Bench] = {}
         self._measured: dict[str, str] = {}
         self.problem: str | None = None
@@ -179,7 +181,8 @@ class Suite:
         """Gangs of `stack`, none of them started yet; `name` tells them from those of another stack."""
         from .gang.bench import Bench
 
-        return Bench(world_size, stack.applied(self._gang_options()), progress=self.progress.tick, name=name)
+        options, on_ready = stack.applied(self._gang_options()), partial(self.launches.ready, world_size)
+        return Bench(world_size, options, progress=self.progress.tick, name=name, on_ready=on_ready)
 
     def move_in(self, bench: Bench | PairBench) -> None:
         """Give the machine to `bench`, if its GPUs still work; raises DecodegateError if they do not."""
@@ -230,7 +233,7 @@ class Suite:
     @property
     def found(self) -> tuple[str, ...]:
         """Memory that somebody else held before this run; an attached server's is no surprise."""
-        return () if self.settings.server else self.tenancy.found
+        return () if self.settings.server or self.settings.stack.server else self.tenancy.found
 
     def rank_output(self) -> list[tuple[str, str]]:
         """What ranks and server wrote since last asked: (section title, text)."""
@@ -249,7 +252,11 @@ class Suite:
         try:
             self.tenancy.move_out()
         except DecodegateError as error:
-            self.problem = str(error)
+            self.add_problem(str(error))
+
+    def add_problem(self, problem: str) -> None:
+        """Keep what is wrong with the run as a whole: it must not end as if all were well."""
+        self.problem = f"{self.problem}; {problem}" if self.problem else problem
 
     def provenance_of(self, server: Server) -> Provenance:
         """Machine and stack of a server: this Python's if it was launched, its own word if it was attached."""
@@ -279,6 +286,8 @@ class Suite:
         self.progress.say(lines.told(result))
         item.user_properties.extend(lines.properties(result))
         self._append(lines.json_line(result, self.session_id))
+        if result.judgement.level == "gang" and (gangs := self.tenancy.tenant) is not None:
+            self.launches.judged(getattr(gangs, "world_size", 0))  # what is not known was not launched
 
     def write_event(self, event: str, fields: Mapping[str, Json]) -> None:
         """Write what is no verdict to the report, for whoever must know all of a run on two stacks."""

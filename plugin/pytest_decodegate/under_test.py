@@ -64,6 +64,19 @@ class ServerUnderTest:
         self._stack = stack or self._stack
         return self.running(self._layers)
 
+    def attached(self, url: str) -> Server:
+        """A server that runs already, and is left running; raises BadInput, or ServerError if nothing answers there."""
+        from .serving.server import attach
+        from .serving.slowed import refuse_attached
+
+        settings = self._suite.settings
+        if settings.pins:
+            raise BadInput("--perf-pin: an attached server runs already; start it with the backends that you want")
+
+        refuse_attached(url, self._stack.environment())
+        key = os.environ.get(settings.server_key_env or "", "")
+        return attach(url, model=settings.server_model, key=key)
+
     def output(self) -> str:
         """The end of what it wrote since last asked; "" if nothing."""
         if self._server is None:
@@ -79,6 +92,8 @@ class ServerUnderTest:
         self._suite.tenancy.move_in(self, self._stop)
         self._server = self._open()
         self._log_told = 0
+        if told := self._server.started():
+            self._suite.progress.say(told)
 
     def _stop(self) -> None:
         if self._server is not None:
@@ -87,14 +102,10 @@ class ServerUnderTest:
 
     def _open(self) -> Server:
         from .serving import home
-        from .serving.server import attach
 
         settings = self._suite.settings
         if settings.server is not None:
-            if settings.pins:
-                raise BadInput("--perf-pin: an attached server runs already; start it with the backends that you want")
-
-            return attach(settings.server, key=os.environ.get(settings.server_key_env or "", ""))
+            return self.attached(settings.server)
 
         start = home.Launch(
             self._suite.folder("server"),

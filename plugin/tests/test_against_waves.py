@@ -18,6 +18,7 @@ from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
 from pytest_decodegate.metric import Metric
+from pytest_decodegate.serving.window import Load
 from pytest_decodegate.suite import Suite
 from pytest_decodegate.tenancy import Tenancy
 from pytest_decodegate.workloads import rank
@@ -219,3 +220,32 @@ def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list
         "end",
         "1 of the selected perf tests were never begun: pytest was told to stop early",
     )
+
+
+@pytest.mark.parametrize(("pattern", "is_reached"), [("gemm*", True), ("gem", False)])
+def test_a_slowdown_counts_as_seen_only_if_it_reached_what_was_measured(
+    log: list[str], pattern: str, is_reached: bool
+) -> None:
+    suite: Any = FakeSuite({side: Bench(side, log, SAME) for side in ("base", "candidate")})
+    both = against(suite, Stack(env=(("DECODEGATE_SLOWDOWN", f"{pattern}=5%"),)))
+    both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+    assert both.unreached() is None, "its test is not over"
+    passed: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=False)
+    both.note(passed, passing=True, advisory=False)
+    told = both.unreached()
+    assert told is None if is_reached else told is not None and "metrics measured: gemm[m=8]; " in told
+
+
+def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: Any = SimpleNamespace(judgement=lambda candidate: None, replicates=())
+    monkeypatch.setattr("pytest_decodegate.sandwich.Sandwich", lambda *_: judged)
+    suite: Any = FakeSuite({side: Bench(side, log, SAME) for side in ("base", "candidate")}, budget_seconds=1.0)
+    suite.server, suite.answers = SimpleNamespace(fresh=lambda stack: None), SimpleNamespace(source=None)
+    suite.selected = 0
+    both = against(suite, Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
+    candidate, load = both.server("t.py::test"), Load(1, 4, 4, 2)
+    assert both.unreached() is not None
+    both.measure_tpot(Metric.of("tpot[c=1]", "serving"), candidate, load, "t.py::test")
+    assert both.unreached() is None

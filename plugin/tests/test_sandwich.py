@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -53,6 +53,7 @@ class Host:
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)
     minutes: int = 0
+    length: dict[SideName, int] = field(default_factory=lambda: {"base": 512, "candidate": 512})
 
     def start(self, side: SideName) -> Any:
         self.starts.append(side)
@@ -65,7 +66,7 @@ class Host:
         self.minutes += 1
         factor = self.slower if server == "candidate" else 1.0
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
-        return Fake([Replicate((value,))], broken=self.broken)
+        return Fake([Replicate((value,))], contract={"max_model_len": self.length[server]}, broken=self.broken)
 
     def questions(self, server: Any) -> Any:
         self.asked.append(server)
@@ -75,8 +76,10 @@ class Host:
     def servers(self) -> Servers:
         return Servers(self.start, self.window, self.questions, lambda: 60.0 * self.minutes)
 
-    def judgement(self, budget_minutes: float = 1000, contrast: Contrast = NOTHING) -> Judgement:
-        sandwich = Sandwich(self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
+    def judgement(
+        self, budget_minutes: float = 1000, contrast: Contrast = NOTHING, servers: Servers | None = None
+    ) -> Judgement:
+        sandwich = Sandwich(servers or self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
         return sandwich.judgement(self.start("candidate"))
 
 
@@ -87,6 +90,21 @@ def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() ->
     assert host.starts == ["candidate", "base", "base", "candidate"] * 3
     assert judgement.notes[0].startswith("6 pairs of server starts in 12 min; a slowdown of 3.")
     assert judgement.notes[0].endswith("% would have been found")
+
+
+def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
+    host = Host()
+    attached = replace(host.servers(), level="window", notes=("both servers ran before",))
+    judgement = host.judgement(servers=attached)
+    assert (judgement.verdict, judgement.replicates, judgement.level) == (Verdict.PASS, 6, "window")
+    assert judgement.notes[0].startswith("6 pairs of windows in 12 min; a slowdown of 3.")
+    assert judgement.notes[1:] == ("both servers ran before",)
+
+
+def test_servers_of_another_length_are_another_measurement() -> None:
+    judgement = Host(length={"base": 512, "candidate": 4096}).judgement()
+    assert judgement.verdict is Verdict.CONFOUNDED
+    assert "max_model_len: 512 -> 4096" in judgement.reasons[0]
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(1.05, Verdict.REGRESSED), (0.9, Verdict.IMPROVED)])

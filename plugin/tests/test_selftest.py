@@ -34,14 +34,23 @@ def test_each_kind_is_counted_by_itself() -> None:
 
 
 def test_what_a_slowdown_does_not_reach_is_expected_to_pass() -> None:
-    """Servers run no burst of ours, and only collectives have a second rank."""
-    assert [(one.kind, one.slowdown, one.expected) for one in found(0.1, KERNEL, TPOT)] == [
-        ("kernel", 0.1, "slower"),
-        ("serving", 0.0, "pass"),
+    """Only collectives have a second rank, and servers are slowed down in all ranks or in none."""
+    in_rank_1 = findings([Trial(0.1, 1, (KERNEL, COLLECTIVE, TPOT))])
+    assert [(one.kind, one.slowdown, one.rank, one.expected) for one in in_rank_1] == [
+        ("kernel", 0.0, None, "pass"),
+        ("collective", 0.1, 1, "slower"),
+        ("serving", 0.0, None, "pass"),
     ]
-    in_rank_1 = findings([Trial(0.1, 1, (KERNEL, COLLECTIVE))])
-    assert [(one.kind, one.slowdown, one.rank) for one in in_rank_1] == [("kernel", 0.0, None), ("collective", 0.1, 1)]
-    assert [one.slowdown for one in findings([Trial(0.1, 0, (KERNEL, COLLECTIVE))])] == [0.1, 0.1]
+    assert [one.slowdown for one in findings([Trial(0.1, 0, (KERNEL, COLLECTIVE, TPOT))])] == [0.1, 0.1, 0.0]
+
+
+def test_a_slower_server_must_be_found_like_a_slower_kernel() -> None:
+    crashed = replace(CRASHED, name="tpot[c=8]")
+    assert found(0.1, KERNEL, TPOT, crashed) == [
+        Found("kernel", 0.1, None, 0, 1, 0, 0, "slower"),
+        Found("serving", 0.1, None, 0, 1, 0, 0, "slower"),
+        Found("", 0.0, None, 0, 0, 0, 1, ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from pytest_decodegate.errors import BadInput
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.command import UsersCommand, read_command
 from pytest_decodegate.serving.server import ATTACHED_TOKEN_IDS, Server, ServerOptions
+from pytest_decodegate.serving.spin_plugin import FRACTION
 
 
 @pytest.fixture
@@ -90,6 +92,25 @@ def test_pinned_backends_reach_whatever_is_launched(start: home.Launch, started:
     for options in started:
         assert options.model.arguments[-4:] == ("--attention-backend", "TRITON_MLA", "--moe-backend", "marlin")
         assert options.model.facts["pinned"] == pins
+
+
+def test_a_slowdown_reaches_the_server_that_is_launched_and_is_checked(
+    start: home.Launch, started: list[ServerOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[float] = []
+
+    def check(server: Server, fraction: float) -> Server:
+        checked.append(fraction)
+        return server
+
+    monkeypatch.setattr(home, "checked", check)
+    for slowdown in ("tpot*=5%", "marlin*=5%"):
+        slower = replace(start, environment={"DECODEGATE_SLOWDOWN": slowdown})
+        home.launch_own(slower, gpus=0, memory_gib=0, pins={})
+
+    slowed, plain = started
+    assert (slowed.environment[FRACTION], checked) == ("0.05", [0.05])
+    assert FRACTION not in plain.environment
 
 
 def test_a_depth_may_be_chosen(start: home.Launch, started: list[ServerOptions]) -> None:

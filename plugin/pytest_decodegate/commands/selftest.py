@@ -21,8 +21,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "selftest",
         help="slow the perf tests down by known amounts and say what the gate finds of it here",
-        description="Measures this environment against itself, then with a spin in every timed burst of one side "
-        "(servers are not slowed down: their metrics are measured against themselves again). "
+        description="Measures this environment against itself, then with a spin in every timed burst and after every "
+        "step of the servers of one side. Servers take two starts a pair, for as long as `-- --perf-budget 10m` "
+        "allows, and `-- -k 'not tpot'` leaves them out. "
         "Exit status: 0 no false alarm and every slowdown of at least 1.5 bands found, 1 otherwise, 3 bad input.",
     )
     parser.add_argument("--slowdowns", default="1,2,3,5", metavar="PERCENTS", help="default: %(default)s")
@@ -30,7 +31,8 @@ def add(commands: Any) -> None:
         "--rank",
         type=int,
         metavar="N",
-        help="slow only this rank of the collectives down, as a bad slot would; rank 0 is the kernels', too",
+        help="slow only this rank of the collectives down, as a bad slot would; rank 0 is the kernels', too; servers "
+        "are then not slowed down",
     )
     parser.add_argument("-m", dest="markers", metavar="EXPR", help="only perf tests that match this marker expression")
     parser.add_argument("arguments", nargs="*", metavar="PYTEST_ARGUMENT", help="passed to pytest; options after --")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import BadInput
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED
+from ..workloads.slowdown import VARIABLE, read_slowdowns
 from . import protocol
 
 if TYPE_CHECKING:
@@ -24,13 +25,18 @@ THIS = "this"
 
 GRAMMAR = (
     "python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to preload), vllm=VERSION (an "
-    f"environment made for it), env:NAME=VALUE, several joined by commas, or {THIS!r}"
+    f"environment made for it), env:NAME=VALUE, several joined by commas, or {THIS!r}; or, for both stacks, "
+    "server=URL (a server that runs already)"
 )
 
 OF_PYTHON = frozenset({"cuda", "nccl", "python", "torch", "vllm"})
 """What another Python may bring along, in the words of --perf-change."""
 
-_NEXT = re.compile(r",(?=(?:python|nccl|vllm)=|env:)")
+OF_SERVER = frozenset({"vllm", "sglang", "tensorrt", "llamacpp"})
+"""What another server may be a version of, in the same words."""
+
+_WORDS = ("python", "nccl", "vllm", "server")
+_NEXT = re.compile(rf",(?=(?:{'|'.join(_WORDS)})=|env:)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRELOAD = ("LD_PRELOAD", "VLLM_NCCL_SO_PATH")
 _OF_THE_GANG = (protocol.ADDRESS, protocol.KEY_FILE, protocol.GANG_ID)
@@ -46,17 +52,20 @@ class Stack:
     """How the ranks of one stack differ from what pytest itself runs with; None and () mean "not at all".
 
     python: executable, absolute but not resolved: a venv is known by the path of its link.
-    nccl: the library that is preloaded. env: variables set in the ranks.
+    nccl: the library that is preloaded. env: variables set in the ranks. server: the URL of a stack that runs already
+    and has no ranks; all else is then unset.
     """
 
     python: str | None = None
     nccl: str | None = None
     env: tuple[tuple[str, str], ...] = ()
+    server: str | None = None
 
     @property
     def parts(self) -> list[str]:
         """The words that `parse_stack` reads it from, one for each part."""
-        paths = [f"{name}={value}" for name, value in (("python", self.python), ("nccl", self.nccl)) if value]
+        named = (("python", self.python), ("nccl", self.nccl), ("server", self.server))
+        paths = [f"{name}={value}" for name, value in named if value]
         return [*paths, *(f"env:{name}={value}" for name, value in self.env)] or [THIS]
 
     def __str__(self) -> str:
@@ -100,6 +109,9 @@ def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str
                 raise BadInput(f"{option}: {name} is given twice, as {found[name]!r} and {value!r}; give one stack")
             found[name] = value
 
+    if "server" in found and len(found) > 1:
+        others = ", ".join(sorted(found.keys() - {"server"}))
+        raise BadInput(f"{option}: server={found['server']} runs already, with a stack of its own; leave out {others}")
     if "vllm" in found and "python" in found:
         raise BadInput(f"{option}: vllm={found['vllm']} stands for a Python of its own; leave python= out")
 
@@ -107,7 +119,8 @@ def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str
     if "nccl" in found and (both := [name for name, _ in env if name in _PRELOAD]):
         raise BadInput(f"{option}: nccl= sets {both[0]} itself; leave env:{both[0]} out")
 
-    return Stack(_python(found, option, environment_of), _nccl(found.get("nccl"), option), env)
+    python, nccl = _python(found, option, environment_of), _nccl(found.get("nccl"), option)
+    return Stack(python, nccl, env, found.get("server"))
 
 
 def declared(base: Stack, candidate: Stack) -> frozenset[str]:
@@ -117,6 +130,8 @@ def declared(base: Stack, candidate: Stack) -> frozenset[str]:
         names |= OF_PYTHON
     if base.nccl != candidate.nccl:
         names |= {"nccl", *(f"env:{name}" for name in _PRELOAD)}
+    if base.server != candidate.server:
+        names |= OF_SERVER
 
     return frozenset(names)
 
@@ -176,10 +191,12 @@ def _pieces(text: str, option: str) -> Iterator[tuple[str, str]]:
 
     for piece in _NEXT.split(text.strip()):
         name, equals, value = piece.partition("=")
-        if not equals or (name not in ("python", "nccl", "vllm") and not name.startswith("env:")):
+        if not equals or (name not in _WORDS and not name.startswith("env:")):
             raise BadInput(f"{option}: {piece!r} in {text!r} is no part of a stack; write {GRAMMAR}")
         if name.startswith("env:"):
             _check_variable(name.removeprefix("env:"), option)
+            if name == f"env:{VARIABLE}":
+                read_slowdowns(value)
         elif not value.strip("="):
             raise BadInput(f"{option}: {piece!r} in {text!r} names nothing; write {GRAMMAR}")
 

@@ -71,10 +71,14 @@ def findings(trials: Iterable[Trial]) -> Iterator[Found]:
 
 
 def _reaching(trial: Trial, row: Row) -> float:
-    """The slowdown of a row: it is put into bursts of ranks, not into servers, and only collectives have other ranks
-    than 0.
+    """The slowdown of a row: it is put into bursts, where only collectives have other ranks than 0, and into servers
+    as a whole.
     """
-    reached = row.level == "gang" and (trial.rank in (None, 0) or row.kind == "collective")
+    if row.level == "gang":
+        reached = trial.rank in (None, 0) or row.kind == "collective"
+    else:
+        reached = row.level == "server" and trial.rank is None
+
     return trial.slowdown if reached else 0.0
 
 

@@ -14,6 +14,7 @@ from ..gang.processes import scrubbed
 from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
+from .slowed import checked, server_slowdown, slowed_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,11 @@ class Launch:
             port=port,
             start_seconds=self.start_seconds,
         )
-        return launch(options, on_wait=self.on_wait)
+        if not (fraction := server_slowdown(options.environment)):
+            return launch(options, on_wait=self.on_wait)
+
+        slower = slowed_options(options, fraction, self.folder / "slowed")
+        return checked(launch(slower, on_wait=self.on_wait), fraction)
 
 
 def launch_own(

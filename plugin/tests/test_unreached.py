@@ -1,0 +1,84 @@
+"""Slowdowns that reach nothing: which they are, and that a run with one is no GO."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_decodegate.errors import BadInput
+from pytest_decodegate.gang.stacks import Stack, parse_stack
+from pytest_decodegate.unreached import Measured, unreached
+
+GEMM, REDUCE = Measured("gemm[m=8]", 1), Measured("allreduce[world=2]", 2)
+TPOT, OWN_TPOT = Measured("tpot[c=1]", 0), Measured("my_tpot", 0)
+
+
+def slower(slowdown: str) -> Stack:
+    return Stack(env=(("A", "1"), ("DECODEGATE_SLOWDOWN", slowdown)))
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "missed"),
+    [
+        ("", None),
+        ("gemm*=5%;allreduce[world=2]=1%@1;tpot*=3%", None),
+        ("*=5%@0", None),
+        ("gem=5%", "'gem'"),
+        ("gemm*=5%;moe*=5%;mla*=2%@0", "'moe*' and 'mla*' in rank 0"),
+        ("allreduce*=5%@2", "'allreduce*' in rank 2"),
+        ("tpot*=5%@0", "'tpot*' in rank 0"),
+        ("my_tpot=5%", "'my_tpot'"),
+    ],
+)
+def test_a_slowdown_that_reaches_no_metric_is_named_with_what_was_measured(slowdown: str, missed: str | None) -> None:
+    """Of servers, those that no slowdown of one metric can reach are not reached by its name either."""
+    found = unreached((Stack(), slower(slowdown)), [GEMM, REDUCE, TPOT, OWN_TPOT])
+    assert (found and found.split(" slowed nothing down, ")[0]) == (missed and f"DECODEGATE_SLOWDOWN: {missed}")
+    if found:
+        assert "; metrics measured: gemm[m=8], allreduce[world=2], tpot[c=1], my_tpot; " in found
+
+
+def test_both_stacks_are_looked_at_and_the_same_miss_is_told_once() -> None:
+    for pair in ((slower("a=1%"), Stack()), (Stack(), slower("a=1%")), (slower("a=1%"), slower("a=2%"))):
+        found = unreached(pair, [GEMM])
+        assert found is not None
+        assert found.startswith("DECODEGATE_SLOWDOWN: 'a' slowed nothing down, ")
+
+
+def test_what_is_no_slowdown_is_refused_with_the_stack() -> None:
+    assert parse_stack(["env:DECODEGATE_SLOWDOWN=a=1%;b=2%@1"], "--base").env == (
+        ("DECODEGATE_SLOWDOWN", "a=1%;b=2%@1"),
+    )
+    with pytest.raises(BadInput, match="DECODEGATE_SLOWDOWN: 'a=1' is not of the form"):
+        parse_stack(["env:DECODEGATE_SLOWDOWN=a=1"], "--base")
+
+
+@pytest.mark.parametrize(("stop_early", "is_told"), [((), True), (("-x",), False)])
+def test_the_end_of_a_run_says_so_if_every_test_was_begun(
+    pytester: pytest.Pytester, stop_early: tuple[str, ...], is_told: bool
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.perf
+        def test_broken(perf):
+            raise ValueError
+
+        @pytest.mark.perf
+        def test_skipped(perf):
+            pytest.skip("needs eight GPUs")
+        """
+    )
+    stacks = ("--perf-against=this", "--perf-stack=env:DECODEGATE_SLOWDOWN=marlim*=5%")
+    result = pytester.runpytest_inprocess("-m", "perf", *stacks, "--perf-report=report.jsonl", *stop_early)
+    *_, end = map(json.loads, (pytester.path / "report.jsonl").read_text().splitlines())
+    missed = "DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down, *; metrics measured: none; *"
+    said = [line for line in result.outlines if line.startswith("DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down")]
+    assert bool(said) is is_told
+    if is_told:
+        result.stdout.fnmatch_lines([missed])
+        assert end["unfinished"] == said[0]
+    else:
+        assert end["unfinished"].startswith("1 of the selected perf tests were never begun")
