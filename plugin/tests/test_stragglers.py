@@ -71,14 +71,14 @@ def test_two_of_eight_are_both_named(seed: int) -> None:
     assert [one.rank for one in found] == [1, 6]
 
 
-@given(seeds, st.sampled_from([range(4), range(4, 8)]))
-def test_a_whole_socket_of_four_is_named_rank_by_rank(seed: int, socket: range) -> None:
-    found = stragglers(gangs_of(8, seed, slow=dict.fromkeys(socket, 1.4)))
+@pytest.mark.parametrize("socket", [range(4), range(4, 8)])
+def test_a_whole_socket_of_four_is_named_and_nobody_else(socket: range) -> None:
+    named = [stragglers(gangs_of(8, seed, slow=dict.fromkeys(socket, 1.4))) for seed in range(200)]
+    assert all({one.rank for one in found} <= set(socket) for found in named)
+    assert all(one.ratio == pytest.approx(1.4, rel=0.1) for found in named for one in found)
     # Half is the most that can be apart, and the middle of the others is then the slowest of the fast ones: where
     # something else hits one of these in many rounds, a rank of the socket may go unnamed.
-    assert {one.rank for one in found} <= set(socket)
-    assert len(found) >= len(socket) - 1
-    assert all(one.ratio == pytest.approx(1.4, rel=0.1) for one in found)
+    assert sum(len(found) == len(socket) for found in named) >= 195
 
 
 @given(seeds)
