@@ -13,7 +13,7 @@ from pytest_decodegate.workloads.kimi import KIMI_K25
 def serving_load(concurrency: int) -> Load:
     """What a host with a GPU is asked; long enough that a stream decodes far more than it waits.
 
-    Up to 8 streams three rounds are measured, above that two: they hold requests enough, and cost the most.
+    Three rounds of all streams are measured up to 8 of them, and at least 8 requests; above, two rounds hold enough.
     """
     requests = max(8, min(24, 3 * concurrency), 2 * concurrency)
     return Load(concurrency, prompt_tokens=64, output_tokens=128, requests=requests)

@@ -102,7 +102,7 @@ def test_how_long_a_burst_is_is_found_when_it_is_sampled_and_not_while_others_se
 
 
 def test_a_spin_on_the_device_is_as_long_as_was_asked() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="the spin is a kernel of torch's")
     if not torch.cuda.is_available():
         pytest.skip("no GPU: the spin is a kernel")
 

@@ -26,7 +26,10 @@ _TOLD_SINCE: Final = "driver_p2p"
 _RECORDED_LATER: Final = frozenset(
     {
         _TOLD_SINCE,
-        *("nccl_conf_sha256", "nccl_system_conf_sha256", "nccl_graph_file_sha256", "nccl_topo_file_sha256"),
+        "nccl_conf_sha256",
+        "nccl_system_conf_sha256",
+        "nccl_graph_file_sha256",
+        "nccl_topo_file_sha256",
         "nccl_plugins",
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class Launches:
         if known is None or known.verdict_seconds is not None:
             return
 
-        seconds = self._clock() - known.at
-        launch = Launch(world_size, known.gangs, known.at, known.ready_seconds, seconds)
-        self._known[world_size] = launch
+        self._known[world_size] = launch = replace(known, verdict_seconds=self._clock() - known.at)
         self._write("launch", launch.fields())
 
     def lines(self) -> list[str]:

@@ -89,26 +89,31 @@ class Server:
 
     def facts(self) -> dict[str, Json]:
         """What really runs, from the log if launched and from the server's own pages; what is unknown is left out."""
-        logged = read_facts(self.process.log()) if self.process else {}
-        logged |= {"start_seconds": dict(times)} if (times := self._start_times()) else {}
+        logged = self._logged()
         told = self._told()
         version = {_engine(told): told.pop("version")} if "version" in told else {}
         return {**self.given_facts, **logged, **told, **version}
 
     def started(self) -> str:
         """How long its start took and what of that its log explains, in one line; "" for an attached server."""
-        if not (times := self._start_times()):
+        times = self._start_times(self.process.log()) if self.process else {}
+        if not times:
             return ""
 
         parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times.items() if name != "whole")
         return f"the server started in {times['whole']:.0f} s" + (f": {parts}" if parts else "")
 
-    def _start_times(self) -> dict[str, float]:
-        """Seconds of the whole start, then of its parts."""
-        if self.process is None or self.start_seconds is None:
+    def _logged(self) -> dict[str, Json]:
+        if self.process is None:
             return {}
 
-        return {"whole": self.start_seconds, **start_times(self.process.log())}
+        log = self.process.log()
+        times = self._start_times(log)
+        return {**read_facts(log), **({"start_seconds": dict(times)} if times else {})}
+
+    def _start_times(self, log: str) -> dict[str, float]:
+        """Seconds of the whole start, then of its parts as `log` tells them."""
+        return {} if self.start_seconds is None else {"whole": self.start_seconds, **start_times(log)}
 
     def _told(self) -> dict[str, Json]:
         return read_pages(partial(page, self.endpoint), self.endpoint.model)
