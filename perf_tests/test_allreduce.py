@@ -3,8 +3,8 @@
 import pytest
 
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
-from pytest_decodegate.workloads.collectives import allreduce, allreduce_sweep
+from pytest_decodegate.session.perf import Perf
+from pytest_decodegate.workloads.collectives.allreduce import allreduce, allreduce_sweep
 
 BANDS = {
     "pynccl_graph": 0.05,  # as vLLM decodes

@@ -6,9 +6,9 @@ from typing import Literal
 import pytest
 
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
-from pytest_decodegate.workloads.alltoall import allgather, alltoall, reduce_scatter
-from pytest_decodegate.workloads.timing import Workload
+from pytest_decodegate.session.perf import Perf
+from pytest_decodegate.workloads.collectives.alltoall import allgather, alltoall, reduce_scatter
+from pytest_decodegate.workloads.runtime.timing import Workload
 
 ALLTOALL_BAND = 0.15
 """Captured from torch.distributed, which differed by up to 14 % between fresh gangs for AllReduce."""

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
-from pytest_decodegate.workloads.attention import mla_decode
-from pytest_decodegate.workloads.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.session.perf import Perf
 from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.projections import projection
-from pytest_decodegate.workloads.routing import argmax, moe_align, moe_sum, topk
-from pytest_decodegate.workloads.timing import Workload
+from pytest_decodegate.workloads.ops.attention import mla_decode
+from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.workloads.ops.projections import projection
+from pytest_decodegate.workloads.ops.routing import argmax, moe_align, moe_sum, topk
+from pytest_decodegate.workloads.runtime.timing import Workload
 
 BATCHES = [1, 8, 64]
 MORE_BATCHES = [2, 4, 16, 32, 128]

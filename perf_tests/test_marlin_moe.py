@@ -7,10 +7,10 @@ launches run with --perf-extended.
 import pytest
 
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
-from pytest_decodegate.workloads.expert_mlp import expert_mlp_cpu
-from pytest_decodegate.workloads.marlin import marlin_gemm, marlin_moe
-from pytest_decodegate.workloads.marlin_dense import PROJECTIONS, marlin_dense
+from pytest_decodegate.session.perf import Perf
+from pytest_decodegate.workloads.marlin.dense import PROJECTIONS, marlin_dense
+from pytest_decodegate.workloads.marlin.moe import marlin_gemm, marlin_moe
+from pytest_decodegate.workloads.ops.expert_mlp import expert_mlp_cpu
 
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128]
 FEW_BATCHES = [1, 8, 64]

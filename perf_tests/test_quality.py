@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_decodegate.perf import Perf
 from pytest_decodegate.serving.server import Server
+from pytest_decodegate.session.perf import Perf
 
 
 @pytest.mark.perf

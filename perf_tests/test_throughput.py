@@ -2,11 +2,11 @@
 
 import pytest
 
+from pytest_decodegate.measure.sweep import MOST_STREAMS
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
 from pytest_decodegate.serving.server import Server
-from pytest_decodegate.serving.sweep import MOST_STREAMS
-from pytest_decodegate.serving.window import Load
+from pytest_decodegate.session.perf import Perf
 
 
 @pytest.mark.perf(extended=True)

@@ -23,11 +23,11 @@ from typing import Self
 
 import uvloop
 
-from pytest_decodegate.serving import stream
-from pytest_decodegate.serving.client import Client
-from pytest_decodegate.serving.endpoint import Endpoint
-from pytest_decodegate.serving.load import no_garbage_collection
-from pytest_decodegate.serving.paced import paced
+from pytest_decodegate.client import stream
+from pytest_decodegate.client.client import Client
+from pytest_decodegate.client.endpoint import Endpoint
+from pytest_decodegate.client.paced import paced
+from pytest_decodegate.measure.load import no_garbage_collection
 
 CONCURRENCY = 128
 STEP_SECONDS = 0.01

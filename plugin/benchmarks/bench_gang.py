@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import Gang, GangOptions
 from pytest_decodegate.gang.worker import STACKS
+from pytest_decodegate.measure.bench import Bench
 
 WORLD_SIZE = 2
 DISPATCHES = 2_000

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from pytest_decodegate.gate.paired import FIRST_PAIRS, MOST_PAIRS, PairedComparison, planned_looks
-from pytest_decodegate.gate.rules import POCOCK_ALPHA, decide
+from pytest_decodegate.gate.pairs import FIRST_PAIRS, MOST_PAIRS, PairedComparison, planned_looks
+from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, decide
 from pytest_decodegate.metric import DEFAULT_TOLERANCE, Kind
 
 DATA = Path(__file__).with_name("data") / "h200_aa.json"

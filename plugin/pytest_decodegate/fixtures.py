@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .suite import SUITE, Suite
+from .session.session import SUITE, Suite
 
 if TYPE_CHECKING:
     from .machine.gpus import Gpu
-    from .perf import Perf
     from .serving.server import Server
+    from .session.perf import Perf
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def torchrun(request: pytest.FixtureRequest, world_size: int) -> Torchrun:
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Perf:
     """Measure a metric, judge it against its baseline, record it if asked; fails the test unless it passes."""
-    from .perf import Perf
+    from .session.perf import Perf
 
     return Perf(_suite(request), request.node)
 
@@ -76,7 +76,7 @@ def server(request: pytest.FixtureRequest) -> Server:
     """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
     suite = _suite(request)
     if suite.wedged() and request.node.get_closest_marker("perf"):
-        from .serving.nowhere import nowhere
+        from .serving.unavailable import nowhere
 
         return nowhere()
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import options
 from .errors import BadInput, DecodegateError
 from .fixtures import gpus, perf, server, torchrun, world_size
-from .suite import SUITE, Suite
+from .session.session import SUITE, Suite
+from .settings import options
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_decodegate.workloads import alltoall, communicators
-from pytest_decodegate.workloads.arrivals import own_part
-from pytest_decodegate.workloads.collectives import allreduce, allreduce_sweep
-from pytest_decodegate.workloads.failures import explained
-from pytest_decodegate.workloads.timing import Workload
+from pytest_decodegate.workloads.collectives import alltoall, communicators
+from pytest_decodegate.workloads.collectives.allreduce import allreduce, allreduce_sweep
+from pytest_decodegate.workloads.collectives.arrivals import own_part
+from pytest_decodegate.workloads.runtime.failures import explained
+from pytest_decodegate.workloads.runtime.timing import Workload
 
 CALLS = 5
 SKIPPED = 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uvloop
 from scripted import TOKENS, ScriptedServer
 
-from pytest_decodegate.serving.client import Client
-from pytest_decodegate.serving.load import ClosedLoop
+from pytest_decodegate.client.client import Client
+from pytest_decodegate.client.stream import RequestTiming, read
+from pytest_decodegate.measure.load import ClosedLoop
+from pytest_decodegate.measure.window import Load, Window
 from pytest_decodegate.serving.server import Server
-from pytest_decodegate.serving.stream import RequestTiming, read
-from pytest_decodegate.serving.window import Load, Window
 
 
 def complete(server: ScriptedServer, *, stall_seconds: float = 10.0) -> RequestTiming:

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_decodegate.workloads.timing import CpuClock, Workload
+from pytest_decodegate.workloads.runtime.timing import CpuClock, Workload
 
 LINE = "NCCL INFO "
 

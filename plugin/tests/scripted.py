@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pytest_decodegate.serving.endpoint import Endpoint
+from pytest_decodegate.client.endpoint import Endpoint
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

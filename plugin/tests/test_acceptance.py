@@ -20,16 +20,16 @@ from stored import baseline, write
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.schema import Session, StoredMetric
-from pytest_decodegate.gang.processes import tagged
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.metric import Metric
+from pytest_decodegate.process.processes import tagged
 
 pytest.importorskip("torch", reason="ranks run on torch")
 
 WORKLOADS = """
     import os, time
 
-    from pytest_decodegate.workloads.timing import CpuClock, Workload
+    from pytest_decodegate.workloads.runtime.timing import CpuClock, Workload
 
 
     def nap(milliseconds, wrong=None):
@@ -44,7 +44,7 @@ GATED = """
     import os
 
     import pytest
-    from pytest_decodegate.gang.sampling import Plan
+    from pytest_decodegate.measure.sampling import Plan
     from pytest_decodegate.metric import Metric
     from workloads import nap
 
@@ -158,7 +158,7 @@ def test_a_published_figure_is_a_reference_and_no_recording(
 ATTACHED = """
     import pytest
     from pytest_decodegate.metric import Metric
-    from pytest_decodegate.serving.window import Load
+    from pytest_decodegate.measure.window import Load
 
 
     @pytest.mark.perf(tolerance="80%")
@@ -326,7 +326,7 @@ def test_a_killed_pytest_leaves_no_server_and_no_engine(
         import os, signal
 
         import pytest
-        from pytest_decodegate.gang.processes import tagged
+        from pytest_decodegate.process.processes import tagged
 
         @pytest.mark.perf
         def test_killed(server):

@@ -17,11 +17,11 @@ import pytest
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import upgrade as command
-from pytest_decodegate.gang.processes import tagged
-from pytest_decodegate.gang.stacks import Stack
-from pytest_decodegate.gate.answer import Answer, Row, decide_all
-from pytest_decodegate.options import Settings, read_settings
+from pytest_decodegate.gate.decision import Answer, Row, decide_all
+from pytest_decodegate.process.processes import tagged
 from pytest_decodegate.report.upgrade import Run
+from pytest_decodegate.settings.options import Settings, read_settings
+from pytest_decodegate.settings.stack import Stack
 
 pytest.importorskip("torch", reason="ranks run on torch")
 
@@ -30,7 +30,7 @@ TAG = "AGAINST_TEST_TAG"
 WORKLOADS = """
     import os, time, unittest
 
-    from pytest_decodegate.workloads.timing import CpuClock, Workload
+    from pytest_decodegate.workloads.runtime.timing import CpuClock, Workload
 
     CANDIDATE = os.environ.get("CANDIDATE")
 
@@ -68,7 +68,7 @@ WORKLOADS = """
 
 TESTS = """
     import pytest
-    from pytest_decodegate.gang.sampling import Plan
+    from pytest_decodegate.measure.sampling import Plan
     from pytest_decodegate.metric import Metric
     from workloads import nap
 

@@ -10,18 +10,18 @@ import gang_tasks
 import pytest
 from test_source import PLAN, Said, ScriptedGang, Watched
 
-from pytest_decodegate.against import Against, Asked
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
-from pytest_decodegate.gang.paired import StackFailed
-from pytest_decodegate.gang.stacks import Stack
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
+from pytest_decodegate.measure.paired_source import StackFailed
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.serving.window import Load
-from pytest_decodegate.suite import Suite
-from pytest_decodegate.tenancy import Tenancy
-from pytest_decodegate.workloads import rank
+from pytest_decodegate.reference.ranks_in_turn import Against, Asked
+from pytest_decodegate.resources.lease import Tenancy
+from pytest_decodegate.session.session import Suite
+from pytest_decodegate.settings.stack import Stack
+from pytest_decodegate.workloads.runtime import rank
 
 METRIC = Metric.of("gemm[m=8]", "kernel")
 SAME: dict[str, Any] = {"python": "3.11.9", "torch": "2.11.0", "executable": "/p"}
@@ -240,7 +240,7 @@ def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: Any = SimpleNamespace(judgement=lambda candidate: None, replicates=())
-    monkeypatch.setattr("pytest_decodegate.sandwich.Sandwich", lambda *_: judged)
+    monkeypatch.setattr("pytest_decodegate.reference.servers_in_turn.Sandwich", lambda *_: judged)
     suite: Any = FakeSuite({side: Bench(side, log, SAME) for side in ("base", "candidate")}, budget_seconds=1.0)
     suite.server, suite.answers = SimpleNamespace(fresh=lambda stack: None), SimpleNamespace(source=None)
     suite.selected = 0

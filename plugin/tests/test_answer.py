@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate import stragglers, swaps
-from pytest_decodegate.gate.answer import ERROR, LEVEL, Answer, Row, decide_all
-from pytest_decodegate.gate.paired import UNCAUSED
+from pytest_decodegate.gate.decision import ERROR, LEVEL, Answer, Row, decide_all
+from pytest_decodegate.gate.evidence import stragglers, swaps
+from pytest_decodegate.gate.pairs import UNCAUSED
 from pytest_decodegate.machine.provenance import Difference
+from pytest_decodegate.measure.window import Window
+from pytest_decodegate.measure.window_source import speculation_notes
 from pytest_decodegate.metric import Json
-from pytest_decodegate.serving.source import speculation_notes
-from pytest_decodegate.serving.window import Window
 
 PASS = Row("marlin_moe[m=8]", "PASS", change=0.001, tolerance=0.02, pairs=6, p_worse=0.4)
 SLOWER = Row("marlin_moe[m=64]", "REGRESSED", change=0.04, tolerance=0.02, pairs=6, p_worse=1e-6)

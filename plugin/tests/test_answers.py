@@ -13,7 +13,7 @@ from stored import baseline
 from pytest_decodegate.baseline.schema import Session, StoredMetric
 from pytest_decodegate.compare.pairs import Compared, compare_baselines
 from pytest_decodegate.compare.standing import Terms
-from pytest_decodegate.gate.quality import to_json
+from pytest_decodegate.gate.evidence.quality import to_json
 from pytest_decodegate.metric import Metric, Replicate
 from pytest_decodegate.report.comparison_text import text
 
@@ -21,7 +21,7 @@ RUN = ("-m", "perf", "--perf-replicates=2", "--perf-max-replicates=2")
 TESTS = """
     import pytest
     from pytest_decodegate.metric import Metric
-    from pytest_decodegate.serving.window import Load
+    from pytest_decodegate.measure.window import Load
 
     @pytest.mark.perf
     def test_quality(perf, server):

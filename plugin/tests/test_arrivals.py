@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.workloads import arrivals
-from pytest_decodegate.workloads.arrivals import own_part
+from pytest_decodegate.workloads.collectives import arrivals
+from pytest_decodegate.workloads.collectives.arrivals import own_part
 
 pytest.importorskip("torch", reason="the local work is a copy of torch's")
 

@@ -14,19 +14,19 @@ import pytest
 from aiohttp import web
 from scripted import ScriptedServer, answer, refusing, streaming
 
-from pytest_decodegate.against import Against
-from pytest_decodegate.attached import NOT_RESTARTED, AttachedServers, check_servers
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gang.paired import StackFailed
-from pytest_decodegate.gang.stacks import Stack, declared, parse_stack
-from pytest_decodegate.gate.paired import Contrast
+from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.measure.paired_source import StackFailed
+from pytest_decodegate.reference.attached import NOT_RESTARTED, AttachedServers, check_servers
+from pytest_decodegate.reference.ranks_in_turn import Against
 from pytest_decodegate.serving.server import Server, attach
+from pytest_decodegate.settings.stack import Stack, declared, parse_stack
 
 TESTS = """
     import pytest
     from pytest_decodegate.metric import Metric
-    from pytest_decodegate.serving.window import Load
+    from pytest_decodegate.measure.window import Load
     from my_workloads import never
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.bandwidth import CROSSINGS, bus_factor, rates
+from pytest_decodegate.gate.evidence.bandwidth import CROSSINGS, bus_factor, rates
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import main
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.rules import POCOCK_ALPHA, compare, worse_logs
+from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, compare, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]

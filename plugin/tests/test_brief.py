@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.brief import MOST_CHARACTERS, alike, brief
+from pytest_decodegate.gate.text.brief import MOST_CHARACTERS, alike, brief
 
 NO_START = "RankDied: gang 'candidate-w1-1': torchrun ended before rank 0 came up"
 NO_TORCH = "/v/bin/python has no torch: install it there"

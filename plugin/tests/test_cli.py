@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.cli import BAD_INPUT, main
+from pytest_decodegate.client import floor
 from pytest_decodegate.errors import ServerError
-from pytest_decodegate.serving import floor
 
 
 def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads.cold_routing import LEAST_CALLS, Rotation, cold_rotation, least_reuse, spread
 from pytest_decodegate.workloads.experts import Routing, draw_routings
 from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.rotation import COLD_MARGIN
+from pytest_decodegate.workloads.marlin.cold_routing import (
+    LEAST_CALLS,
+    Rotation,
+    cold_rotation,
+    least_reuse,
+    spread,
+)
+from pytest_decodegate.workloads.runtime.rotation import COLD_MARGIN
 
 torch = pytest.importorskip("torch", reason="routings are tensors")
 

@@ -12,10 +12,10 @@ import pytest
 from test_source import source
 
 from pytest_decodegate.errors import BadInput, RankHung, RankRaised
-from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import Gang, GangOptions
-from pytest_decodegate.gate.bandwidth import CROSSINGS, bus_factor
-from pytest_decodegate.workloads.collectives import allreduce
+from pytest_decodegate.gate.evidence.bandwidth import CROSSINGS, bus_factor
+from pytest_decodegate.measure.bench import Bench
+from pytest_decodegate.workloads.collectives.allreduce import allreduce
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
 HUNG_SECONDS = 2.0

@@ -15,7 +15,7 @@ import fake_vllm
 import pytest
 import wheels
 
-from pytest_decodegate.workloads import communicators
+from pytest_decodegate.workloads.collectives import communicators
 
 COMMUNICATORS = "vllm/distributed/device_communicators"
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scripted import ScriptedServer, answer, streaming
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.depth import Depth, extrapolate
+from pytest_decodegate.gate.evidence.depth import Depth, extrapolate
+from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.suite import Suite
-from pytest_decodegate.under_test import ServerUnderTest
+from pytest_decodegate.session.session import Suite
 
 layers = st.integers(2, 60)
 seconds = st.floats(1e-4, 1e-2)
@@ -113,7 +113,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
     pytester.makepyfile("""
         import pytest
         from pytest_decodegate.metric import Metric
-        from pytest_decodegate.serving.window import Load
+        from pytest_decodegate.measure.window import Load
 
         @pytest.mark.perf
         def test_tpot(perf, monkeypatch):

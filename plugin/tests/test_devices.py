@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from test_machine_fingerprint import FakeGpu, FakeNvml
 
-from pytest_decodegate.devices import Devices
 from pytest_decodegate.gang.options import GangOptions
-from pytest_decodegate.gang.paired import PairBench
 from pytest_decodegate.gang.worker import _local_device
 from pytest_decodegate.machine import fingerprint, nvml, stack
 from pytest_decodegate.machine.fingerprint import Fingerprint, machine
+from pytest_decodegate.measure.paired_source import PairBench
 from pytest_decodegate.metric import Json
-from pytest_decodegate.suite import SUITE, Suite
+from pytest_decodegate.resources.hardware import Devices
+from pytest_decodegate.session.session import SUITE, Suite
 
 
 def four(visible: str | None = None) -> Fingerprint:

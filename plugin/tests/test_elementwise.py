@@ -10,7 +10,7 @@ import pytest
 import wheels
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, silu_mul
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gang import environments
-from pytest_decodegate.gang.environments import COMPLETE, cache_folder, commands, environment_of
+from pytest_decodegate.settings import venvs
+from pytest_decodegate.settings.venvs import COMPLETE, cache_folder, commands, environment_of
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ MAKE = "os.makedirs(folder + '/bin'); os.symlink(sys.executable, folder + '/bin/
 def scripted(monkeypatch: pytest.MonkeyPatch, line: str = MAKE) -> None:
     """A line of Python stands for the command that installs something; `folder` is where."""
     program = f"import os, sys; folder = sys.argv[1]; {line}"
-    monkeypatch.setattr(environments, "commands", lambda _, folder: [[sys.executable, "-c", program, str(folder)]])
+    monkeypatch.setattr(venvs, "commands", lambda _, folder: [[sys.executable, "-c", program, str(folder)]])
 
 
 def test_it_is_installed_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:

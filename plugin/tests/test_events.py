@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
-from pytest_decodegate.gang.paired import StackFailed
+from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.metric import Metric, Replicate
 from pytest_decodegate.report import events
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads.alltoall import dispatch_counts, moved_elements
+from pytest_decodegate.workloads.collectives.alltoall import dispatch_counts, moved_elements
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
 pytest.importorskip("torch", reason="routings are drawn by torch")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_decodegate.errors import BadInput, GangError
-from pytest_decodegate.workloads.failures import explained, needs_gpu
+from pytest_decodegate.workloads.runtime.failures import explained, needs_gpu
 
 torch = pytest.importorskip("torch", reason="the failures are torch's")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.floors import CEILING_MARGIN, Work, rates, too_fast
+from pytest_decodegate.gate.evidence.floors import CEILING_MARGIN, Work, rates, too_fast
 
 COLD = {"cache": "cold"}
 H200 = Work(bytes=24.8e6, flops=90e6, memory_bytes_s=4.2e12)

@@ -9,11 +9,11 @@ import gang_tasks
 import pytest
 
 from pytest_decodegate.errors import GangError, RankDied
-from pytest_decodegate.gang import bench as bench_module
 from pytest_decodegate.gang import protocol
-from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import GangOptions
 from pytest_decodegate.gang.logs import Marks
+from pytest_decodegate.measure import bench as bench_module
+from pytest_decodegate.measure.bench import Bench
 
 
 class ScriptedGang:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import RankRaised
-from pytest_decodegate.gang import processes
 from pytest_decodegate.gang.controller import Gang, GangOptions
 from pytest_decodegate.gang.worker import state
+from pytest_decodegate.process import processes
 
 TAG = "GANG_TEST_TAG"
 GPUS = list(Path("/dev").glob("nvidia[0-9]*"))

@@ -23,8 +23,9 @@ import gang_tasks
 import pytest
 
 from pytest_decodegate.errors import BadInput, GangError, RankDied, RankHung, RankRaised
-from pytest_decodegate.gang import processes, protocol
+from pytest_decodegate.gang import protocol
 from pytest_decodegate.gang.controller import Gang, GangOptions
+from pytest_decodegate.process import processes
 
 TAG = "GANG_TEST_TAG"
 START_SECONDS = 90.0

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from pytest_decodegate.gang import guard, processes
+from pytest_decodegate.process import guard, processes
 
 TAG = "GUARD_TEST_TAG"
 SECONDS = 10.0  # generous: the bound under test is "bounded", not a speed
@@ -31,7 +31,7 @@ DEAF = (
 OWNER = """
 import subprocess, sys, os
 sys.path.insert(0, sys.argv[1])
-from pytest_decodegate.gang.guard import guarded
+from pytest_decodegate.process.guard import guarded
 guarded([sys.executable, "-S", "-c", sys.argv[2]], env=os.environ).wait()
 """
 

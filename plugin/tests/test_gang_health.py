@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import BadInput, DecodegateError, GangError, RankDied, RankHung, RankRaised
-from pytest_decodegate.gang import health, processes
+from pytest_decodegate.gang import health
 from pytest_decodegate.gang.health import Health, Place, is_doubtful
 from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.machine.fingerprint import machine
+from pytest_decodegate.process import processes
 
 HUNG = RankHung("rank 1 of w2-1 did not answer open_workload() within 3 s\nits stack: ...")
 PLACES = [Place("GPU-aa", "GPU 0 (0000:18:00.0, GPU-aa)"), Place("GPU-bb", "GPU 1 (0000:2a:00.0, GPU-bb)")]

@@ -9,12 +9,12 @@ import nccl_tasks
 import pytest
 
 from pytest_decodegate.gang.controller import GangOptions
-from pytest_decodegate.gang.naming import Identity, Naming, named
 from pytest_decodegate.gang.protocol import Function
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.nccl_log import Issued, NcclLog
+from pytest_decodegate.measure.nccl_identity import Identity, Naming, named
 from pytest_decodegate.metric import Json
-from pytest_decodegate.workloads.collectives import allreduce
+from pytest_decodegate.workloads.collectives.allreduce import allreduce
 
 DEADLINE_SECONDS = 60.0
 GPUS = machine().gpus

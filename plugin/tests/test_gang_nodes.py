@@ -14,10 +14,11 @@ import gang_tasks
 import pytest
 
 from pytest_decodegate.errors import BadInput, RankDied, RankHung
-from pytest_decodegate.gang import processes, protocol
-from pytest_decodegate.gang.bench import Bench
+from pytest_decodegate.gang import protocol
 from pytest_decodegate.gang.controller import Gang, GangOptions
 from pytest_decodegate.gang.options import Nodes, on_node
+from pytest_decodegate.measure.bench import Bench
+from pytest_decodegate.process import processes
 
 TAG = "GANG_TEST_TAG"
 

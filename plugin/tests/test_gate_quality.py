@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.quality import Answer, Pass, compare, compared, passes, to_json
+from pytest_decodegate.gate.evidence.quality import Answer, Pass, compare, compared, passes, to_json
 from pytest_decodegate.metric import Replicate
 
 BAND = 0.02

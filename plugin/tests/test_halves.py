@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_decodegate.halves import Half
 from pytest_decodegate.metric import Json, Metric, Replicate
+from pytest_decodegate.reference.side import Half
 
 METRIC = Metric.of("marlin_moe[m=8]", "kernel")
 

@@ -19,7 +19,7 @@ from test_selection import GEMM, H200, baseline, session
 from pytest_decodegate.baseline.history import series
 from pytest_decodegate.baseline.schema import StoredMetric
 from pytest_decodegate.cli import main
-from pytest_decodegate.gate.changepoints import LEAST_HISTORY, change_points, newest, step
+from pytest_decodegate.gate.stats.changepoints import LEAST_HISTORY, change_points, newest, step
 from pytest_decodegate.report.plot import HEIGHT, WIDTH, plot
 
 

@@ -12,11 +12,11 @@ from stored import baseline, stored, write
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import BAD_INPUT, main
+from pytest_decodegate.client.stream import TPOT_FORMULA
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.verdict import identity_differences
 from pytest_decodegate.importing.baseline import Told, joined
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.serving.stream import TPOT_FORMULA
 
 
 def test_vllm_bench_without_details_is_published_figures() -> None:

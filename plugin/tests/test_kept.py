@@ -6,8 +6,8 @@ import weakref
 
 import pytest
 
-from pytest_decodegate.workloads import kept as module
-from pytest_decodegate.workloads.kept import kept
+from pytest_decodegate.workloads.runtime import kept as module
+from pytest_decodegate.workloads.runtime.kept import kept
 
 
 class Weights:

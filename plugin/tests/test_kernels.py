@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.workloads.canary import memory_bytes_s
-from pytest_decodegate.workloads.kernels import launched, short_name
-from pytest_decodegate.workloads.timing import rotate
+from pytest_decodegate.workloads.runtime.copy_canary import memory_bytes_s
+from pytest_decodegate.workloads.runtime.kernels import launched, short_name
+from pytest_decodegate.workloads.runtime.timing import rotate
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

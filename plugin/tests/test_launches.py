@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_decodegate.metric import Json
-from pytest_decodegate.report.launches import Launches
+from pytest_decodegate.session.launches import Launches
 
 
 class Session:

@@ -16,7 +16,7 @@ from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.baseline.selection import contrast
 from pytest_decodegate.compare.pairs import Pair, compare_baselines
 from pytest_decodegate.compare.standing import Terms
-from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.clocks import LEAST_LOOKS, ClockShift, clock_shift
 from pytest_decodegate.metric import Json, Measurement

@@ -11,17 +11,17 @@ import fake_vllm
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import marlin_api
-from pytest_decodegate.workloads.cold_routing import Rotation, spread
 from pytest_decodegate.workloads.experts import draw_routings
 from pytest_decodegate.workloads.kimi import INT4_GROUP, KIMI_K25
-from pytest_decodegate.workloads.marlin_api import Adapted, MarlinApi, VllmFunction
-from pytest_decodegate.workloads.marlin_calls import Calls, workload
-from pytest_decodegate.workloads.marlin_dense import cold_copies, dense_calls, drawn
-from pytest_decodegate.workloads.marlin_grouped import GroupedGemm, Which, block_size, gemm_calls, whole_calls
-from pytest_decodegate.workloads.marlin_weights import ExpertLayer, pack
-from pytest_decodegate.workloads.rotation import COLD_MARGIN
-from pytest_decodegate.workloads.timing import Traffic, rotate
+from pytest_decodegate.workloads.marlin import vllm_api
+from pytest_decodegate.workloads.marlin.calls import Calls, workload
+from pytest_decodegate.workloads.marlin.cold_routing import Rotation, spread
+from pytest_decodegate.workloads.marlin.dense import cold_copies, dense_calls, drawn
+from pytest_decodegate.workloads.marlin.grouped import GroupedGemm, Which, block_size, gemm_calls, whole_calls
+from pytest_decodegate.workloads.marlin.vllm_api import Adapted, MarlinApi, VllmFunction
+from pytest_decodegate.workloads.marlin.weights import ExpertLayer, pack
+from pytest_decodegate.workloads.runtime.rotation import COLD_MARGIN
+from pytest_decodegate.workloads.runtime.timing import Traffic, rotate
 
 torch = pytest.importorskip("torch", reason="the workloads are torch's")
 
@@ -137,14 +137,14 @@ def played(op: VllmFunction, function: Callable[..., Any]) -> Adapted:
 
 
 API = MarlinApi(
-    fused_moe=played(marlin_api.FUSED_MOE, fused_moe),
-    grouped_gemm=played(marlin_api.GROUPED_GEMM, grouped_gemm),
-    linear=played(marlin_api.LINEAR, linear),
-    repack=played(marlin_api.REPACK, repack),
-    permute_scales=played(marlin_api.PERMUTE_SCALES, permute_scales),
-    make_workspace=played(marlin_api.MAKE_WORKSPACE, make_workspace),
-    align=played(marlin_api.ALIGN, align),
-    moe_sum=played(marlin_api.MOE_SUM, moe_sum),
+    fused_moe=played(vllm_api.FUSED_MOE, fused_moe),
+    grouped_gemm=played(vllm_api.GROUPED_GEMM, grouped_gemm),
+    linear=played(vllm_api.LINEAR, linear),
+    repack=played(vllm_api.REPACK, repack),
+    permute_scales=played(vllm_api.PERMUTE_SCALES, permute_scales),
+    make_workspace=played(vllm_api.MAKE_WORKSPACE, make_workspace),
+    align=played(vllm_api.ALIGN, align),
+    moe_sum=played(vllm_api.MOE_SUM, moe_sum),
     uint4b8=SimpleNamespace(id=7),
     keeps_workspace=True,
     name="played",
@@ -234,7 +234,7 @@ def test_a_release_without_a_kept_workspace_makes_its_own_at_each_call(layer: Ex
         seen.append(workspace)
 
     for keeps in (True, False):
-        api = replace(API, keeps_workspace=keeps, fused_moe=played(marlin_api.FUSED_MOE, watched))
+        api = replace(API, keeps_workspace=keeps, fused_moe=played(vllm_api.FUSED_MOE, watched))
         whole_calls(SHARD, 1, rotation_of(1), layer, api, seed=5).calls[0]()
 
     assert seen[0] is not None
@@ -247,7 +247,7 @@ def test_all_copies_of_the_weights_are_read_in_turn(layer: ExpertLayer) -> None:
     def watched(b_qweight: Any, **more: Any) -> None:
         seen.append(b_qweight.data_ptr())
 
-    api = replace(API, grouped_gemm=played(marlin_api.GROUPED_GEMM, watched))
+    api = replace(API, grouped_gemm=played(vllm_api.GROUPED_GEMM, watched))
     rotate(gemm_calls(GroupedGemm.of("w13", SHARD, 1), rotation_of(1, copies=2), layer, api, seed=5).calls)()
     assert len(set(seen)) == 2
     assert seen[:2] == seen[2:]

@@ -9,10 +9,10 @@ import pytest
 import wheels
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import marlin_api
-from pytest_decodegate.workloads.marlin_api import Adapted, VllmFunction
+from pytest_decodegate.workloads.marlin import vllm_api
+from pytest_decodegate.workloads.marlin.vllm_api import Adapted, VllmFunction
 
-OPS = {value.name: value for value in vars(marlin_api).values() if isinstance(value, VllmFunction)}
+OPS = {value.name: value for value in vars(vllm_api).values() if isinstance(value, VllmFunction)}
 
 WITH_G_IDX = {"0.20.0": True, "0.25.1": True, "0.26.0": True, "0.33.0": False}
 OLD_PATH = {"0.20.0": True, "0.25.1": False, "0.26.0": False, "0.33.0": False}
@@ -47,9 +47,9 @@ def test_our_keywords_fit_the_release(version: str, name: str) -> None:
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_the_generation_is_told_by_path_and_signature(version: str) -> None:
-    home = home_in(version, marlin_api.FUSED_MOE)
-    keywords = marlin_api.GROUPED_GEMM.keywords(signature_in(version, marlin_api.GROUPED_GEMM))
-    name = marlin_api.generation(home, keywords)
+    home = home_in(version, vllm_api.FUSED_MOE)
+    keywords = vllm_api.GROUPED_GEMM.keywords(signature_in(version, vllm_api.GROUPED_GEMM))
+    name = vllm_api.generation(home, keywords)
     assert name.startswith("fused_moe.fused_marlin_moe" if OLD_PATH[version] else "fused_moe.experts.marlin_moe")
     assert name.endswith("with g_idx" if WITH_G_IDX[version] else "without g_idx")
 
@@ -58,17 +58,17 @@ def test_the_generation_is_told_by_path_and_signature(version: str) -> None:
 def test_a_server_keeps_the_workspace_exactly_where_we_think(version: str) -> None:
     """Where there is no such function, _fused_marlin_moe makes a workspace at each call, and so do we."""
     utils = wheels.source(version, "vllm/model_executor/layers/quantization/utils/marlin_utils.py")
-    moe = wheels.source(version, f"{home_in(version, marlin_api.FUSED_MOE).replace('.', '/')}.py")
-    keeps = f"def {marlin_api.KEPT_WORKSPACE}(" in utils
-    assert f"workspace = {marlin_api.KEPT_WORKSPACE if keeps else 'marlin_make_workspace_new'}(" in moe
-    blocks = marlin_api.MOE_BLOCKS_PER_SM
+    moe = wheels.source(version, f"{home_in(version, vllm_api.FUSED_MOE).replace('.', '/')}.py")
+    keeps = f"def {vllm_api.KEPT_WORKSPACE}(" in utils
+    assert f"workspace = {vllm_api.KEPT_WORKSPACE if keeps else 'marlin_make_workspace_new'}(" in moe
+    blocks = vllm_api.MOE_BLOCKS_PER_SM
     assert f"MARLIN_MAX_BLOCKS_PER_SM = {blocks}\n" in utils if keeps else f"(hidden_states.device, {blocks})" in moe
 
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_the_release_still_launches_the_grouped_gemms_as_we_do(version: str) -> None:
     """The arguments that are numbers in gemm_calls, as they stand in _fused_marlin_moe; and the choice of the block."""
-    moe = wheels.source(version, f"{home_in(version, marlin_api.FUSED_MOE).replace('.', '/')}.py")
+    moe = wheels.source(version, f"{home_in(version, vllm_api.FUSED_MOE).replace('.', '/')}.py")
     inner = moe[moe.index("def _fused_marlin_moe(") : moe.index("def batched_fused_marlin_moe(")]
     assert inner.count("ops.moe_wna16_marlin_gemm(") == 2
     assert inner.count("use_atomic_add=False,") == inner.count("use_fp32_reduce=True,") == 2
@@ -79,7 +79,7 @@ def test_the_release_still_launches_the_grouped_gemms_as_we_do(version: str) -> 
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_a_server_sums_over_the_experts_by_the_op_that_we_pass(version: str) -> None:
-    moe = wheels.source(version, f"{home_in(version, marlin_api.FUSED_MOE).replace('.', '/')}.py")
+    moe = wheels.source(version, f"{home_in(version, vllm_api.FUSED_MOE).replace('.', '/')}.py")
     assert "ops.moe_sum(input, output)" in moe[moe.index("class MarlinExperts(") :]
 
 

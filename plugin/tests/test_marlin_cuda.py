@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_decodegate.workloads import rank
-from pytest_decodegate.workloads.kept import kept
-from pytest_decodegate.workloads.marlin import marlin_gemm, marlin_moe
-from pytest_decodegate.workloads.marlin_dense import marlin_dense
-from pytest_decodegate.workloads.timing import Workload
+from pytest_decodegate.workloads.marlin.dense import marlin_dense
+from pytest_decodegate.workloads.marlin.moe import marlin_gemm, marlin_moe
+from pytest_decodegate.workloads.runtime import rank
+from pytest_decodegate.workloads.runtime.kept import kept
+from pytest_decodegate.workloads.runtime.timing import Workload
 
 GPUS = list(Path("/dev").glob("nvidia[0-9]*"))
 SAMPLES = 50

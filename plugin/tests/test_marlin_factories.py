@@ -10,11 +10,11 @@ from test_marlin import API
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.metric import FOLLOWS_STACK, Json
-from pytest_decodegate.workloads import marlin, marlin_api
-from pytest_decodegate.workloads.cold_routing import Rotation
-from pytest_decodegate.workloads.marlin import marlin_gemm, marlin_moe
-from pytest_decodegate.workloads.marlin_dense import PROJECTIONS, marlin_dense
-from pytest_decodegate.workloads.timing import Traffic
+from pytest_decodegate.workloads.marlin import moe, vllm_api
+from pytest_decodegate.workloads.marlin.cold_routing import Rotation
+from pytest_decodegate.workloads.marlin.dense import PROJECTIONS, marlin_dense
+from pytest_decodegate.workloads.marlin.moe import marlin_gemm, marlin_moe
+from pytest_decodegate.workloads.runtime.timing import Traffic
 
 WEIGHTS = 7168 * 256
 """Of one matrix of one expert at TP=8."""
@@ -35,12 +35,12 @@ class Promised:
 def promised(monkeypatch: pytest.MonkeyPatch) -> Promised:
     kept = Promised()
     for name in ("needs", "needs_gpu", "expert_layer", "whole_calls", "gemm_calls"):
-        monkeypatch.setattr(marlin, name, lambda *_: None)
+        monkeypatch.setattr(moe, name, lambda *_: None)
 
-    monkeypatch.setattr(marlin, "workload", kept.keep)
-    monkeypatch.setattr(marlin, "l2_bytes", lambda _: 60 << 20)
+    monkeypatch.setattr(moe, "workload", kept.keep)
+    monkeypatch.setattr(moe, "l2_bytes", lambda _: 60 << 20)
     monkeypatch.setattr(Rotation, "to", lambda rotation, _: rotation)
-    monkeypatch.setattr(marlin_api, "load", lambda: API)
+    monkeypatch.setattr(vllm_api, "load", lambda: API)
     return kept
 
 

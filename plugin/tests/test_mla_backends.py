@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import mla_backends
-from pytest_decodegate.workloads.attention import draw_batch, reference
-from pytest_decodegate.workloads.mla_backends import Batch, choose, decode_with, triton_splits
-from pytest_decodegate.workloads.timing import relative_error
+from pytest_decodegate.workloads.ops import mla_backends
+from pytest_decodegate.workloads.ops.attention import draw_batch, reference
+from pytest_decodegate.workloads.ops.mla_backends import Batch, choose, decode_with, triton_splits
+from pytest_decodegate.workloads.runtime.timing import relative_error
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

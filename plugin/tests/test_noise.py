@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.noise import Peers, noise, others
-from pytest_decodegate.gate.rules import Comparison, compare, compare_sessions, decide, sessions_that_settle
+from pytest_decodegate.gate.stats.noise import Peers, noise, others
+from pytest_decodegate.gate.stats.rules import Comparison, compare, compare_sessions, decide, sessions_that_settle
 from pytest_decodegate.metric import Kind
 
 logs = st.floats(-5, 5)

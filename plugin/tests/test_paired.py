@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_decodegate.gate.explain import explain
-from pytest_decodegate.gate.paired import (
+from pytest_decodegate.gate.pairs import (
     FIRST_PAIRS,
     MOST_PAIRS,
     UNCAUSED,
@@ -27,8 +26,9 @@ from pytest_decodegate.gate.paired import (
     planned_looks,
     surely_found,
 )
-from pytest_decodegate.gate.rules import POCOCK_ALPHA, decide
-from pytest_decodegate.gate.student import t_upper_tail
+from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, decide
+from pytest_decodegate.gate.stats.student import t_upper_tail
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.metric import Measurement, Metric, Replicate

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from test_source import PLAN, ScriptedBench, ScriptedGang, Watched, source
 
 from pytest_decodegate.errors import DecodegateError, RankDied, RankRaised
-from pytest_decodegate.gang.paired import PairBench, PairSource, StackFailed, abba
-from pytest_decodegate.workloads import rank
-from pytest_decodegate.workloads.rank import Opened
+from pytest_decodegate.measure.paired_source import PairBench, PairSource, StackFailed, abba
+from pytest_decodegate.workloads.runtime import rank
+from pytest_decodegate.workloads.runtime.rank import Opened
 
 
 @dataclass(eq=False)

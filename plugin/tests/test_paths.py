@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.workloads import communicators, paths
-from pytest_decodegate.workloads.alltoall import ALLGATHER, REDUCE_SCATTER
-from pytest_decodegate.workloads.collectives import _clock
-from pytest_decodegate.workloads.paths import (
+from pytest_decodegate.workloads.collectives import communicators, paths
+from pytest_decodegate.workloads.collectives.allreduce import _clock
+from pytest_decodegate.workloads.collectives.alltoall import ALLGATHER, REDUCE_SCATTER
+from pytest_decodegate.workloads.collectives.paths import (
     ALLREDUCE,
     ONE_SHOT_BYTES,
     Issued,
@@ -21,7 +21,7 @@ from pytest_decodegate.workloads.paths import (
     Shape,
     torch_path,
 )
-from pytest_decodegate.workloads.timing import ALIGN_CYCLES, MOST_ALIGN_CYCLES, CudaClock
+from pytest_decodegate.workloads.runtime.timing import ALIGN_CYCLES, MOST_ALIGN_CYCLES, CudaClock
 
 torch = pytest.importorskip("torch", reason="collectives run on torch")
 

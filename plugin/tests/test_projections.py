@@ -11,9 +11,9 @@ import pytest
 import wheels
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import projections
 from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.projections import gemm_for, logits_dtype, projection
+from pytest_decodegate.workloads.ops import projections
+from pytest_decodegate.workloads.ops.projections import gemm_for, logits_dtype, projection
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

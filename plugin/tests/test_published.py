@@ -18,7 +18,7 @@ from pytest_decodegate.baseline.schema import Baseline
 from pytest_decodegate.baseline.selection import contrast
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Measurement, Metric, Replicate

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.quantity import format_band, format_percent, format_value, rounded_up_band
+from pytest_decodegate.gate.text.quantity import format_band, format_percent, format_value, rounded_up_band
 from pytest_decodegate.metric import UNITS
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
-from pytest_decodegate.report.launches import Launches
 from pytest_decodegate.report.result import Result
+from pytest_decodegate.session.launches import Launches
 
 COMPARED: dict[str, Any] = {"base": 70e-6, "change": 0.114, "lo": 0.09, "hi": 0.14, "confidence": 0.95, "sessions": 5}
 

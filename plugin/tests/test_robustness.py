@@ -21,12 +21,12 @@ from test_selection import H200, baseline, measured, run_of, session
 from writers import at_once
 
 from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.decoding import MOST_DEPTH
 from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.migrate import migrated
 from pytest_decodegate.baseline.reader import MOST_BYTES, load, parse
 from pytest_decodegate.baseline.schema import SCHEMA, Baseline, LogEntry
 from pytest_decodegate.baseline.store import Store, file_safe
-from pytest_decodegate.baseline.wire import MOST_DEPTH
 from pytest_decodegate.errors import BadInput
 
 SCHEMA_1 = Path(__file__).parent / "data" / "schema_1.json"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.workloads import rotation
-from pytest_decodegate.workloads.rotation import Op, calls_per_burst, copies_to_be_cold, normal, workload
-from pytest_decodegate.workloads.timing import Traffic, relative_error, wrong_if_above
+from pytest_decodegate.workloads.runtime import rotation
+from pytest_decodegate.workloads.runtime.rotation import Op, calls_per_burst, copies_to_be_cold, normal, workload
+from pytest_decodegate.workloads.runtime.timing import Traffic, relative_error, wrong_if_above
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_decodegate.workloads.experts import draw_routings
 from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.routing import BLOCK, wrong_alignment, wrong_choice
+from pytest_decodegate.workloads.ops.routing import BLOCK, wrong_alignment, wrong_choice
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.noise import ASSUMED_PROCESS_SD, ASSUMED_SESSION_SD, PRIOR_DF, Noise, Variance
-from pytest_decodegate.gate.rules import (
+from pytest_decodegate.gate.stats.noise import ASSUMED_PROCESS_SD, ASSUMED_SESSION_SD, PRIOR_DF, Noise, Variance
+from pytest_decodegate.gate.stats.rules import (
     MOST_REPLICATES,
     MOST_SESSIONS,
     POCOCK_ALPHA,
@@ -23,7 +23,7 @@ from pytest_decodegate.gate.rules import (
     settle,
     worse_logs,
 )
-from pytest_decodegate.gate.student import t_quantile
+from pytest_decodegate.gate.stats.student import t_quantile
 from pytest_decodegate.metric import DEFAULT_TOLERANCE, Kind
 
 ORDER = ["REGRESSED", "INCONCLUSIVE", "PASS"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gang.sampling import Plan, half_width, interleave, is_steady, warm_up
+from pytest_decodegate.measure.sampling import Plan, half_width, interleave, is_steady, warm_up
 
 
 class Scripted:

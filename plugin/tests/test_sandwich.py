@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_decodegate.errors import ServerError
-from pytest_decodegate.gang.paired import SideName, StackFailed
-from pytest_decodegate.gate import quality
-from pytest_decodegate.gate.paired import Contrast
+from pytest_decodegate.gate.evidence import quality
+from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.measure.paired_source import SideName, StackFailed
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
-from pytest_decodegate.sandwich import Budget, Sandwich, Servers
+from pytest_decodegate.reference.servers_in_turn import Budget, Sandwich, Servers
 
 TPOT = Metric.of("tpot[c=1]", "serving")
 NOTHING = Contrast()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.bandwidth import CROSSINGS
+from pytest_decodegate.gate.evidence.bandwidth import CROSSINGS
 from pytest_decodegate.metric import Json
 from pytest_decodegate.report.scaling import curves, told
 

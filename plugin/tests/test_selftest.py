@@ -9,10 +9,10 @@ import pytest
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import selftest as command
-from pytest_decodegate.gang.stacks import Stack
-from pytest_decodegate.gate.answer import Row
+from pytest_decodegate.gate.decision import Row
 from pytest_decodegate.gate.selftest import Found, Trial, findings, proven, resolved
 from pytest_decodegate.report.upgrade import Run
+from pytest_decodegate.settings.stack import Stack
 
 KERNEL = Row("gemm", "PASS", kind="kernel", level="gang", change=0.0, lo=-0.004, hi=0.004, tolerance=0.02)
 COLLECTIVE = replace(KERNEL, name="allreduce", kind="collective", lo=-0.02, hi=0.02, tolerance=0.05)

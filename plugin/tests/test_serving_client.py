@@ -10,10 +10,10 @@ from aiohttp import web
 from loops import complete, windows
 from scripted import STREAM, TOKENS, ScriptedServer, answer, event, refusing, streaming, token
 
+from pytest_decodegate.client.endpoint import base_url
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.serving.endpoint import base_url
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.serving.server import Server, attach
-from pytest_decodegate.serving.window import Load
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.serving.counters import Counters, Received, acceptance, check, parse
+from pytest_decodegate.client.counters import Counters, Received, acceptance, check, parse
 
 PAGE = """\
 # HELP vllm:request_time_per_output_token_seconds Histogram

@@ -5,11 +5,11 @@ import urllib.request
 
 import pytest
 
+from pytest_decodegate.client.floor import STEP_SECONDS, client_floor
+from pytest_decodegate.client.paced import ending, frames, paced
+from pytest_decodegate.client.stream import Exchange, read
+from pytest_decodegate.client.tap import whole_chunks
 from pytest_decodegate.errors import ServerError
-from pytest_decodegate.serving.floor import STEP_SECONDS, client_floor
-from pytest_decodegate.serving.paced import ending, frames, paced
-from pytest_decodegate.serving.stream import Exchange, read
-from pytest_decodegate.serving.tap import whole_chunks
 
 
 def test_the_floor_is_measured_once_and_says_so() -> None:

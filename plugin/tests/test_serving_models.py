@@ -4,8 +4,14 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.serving.models import LocalModel, slice_depths, slice_layers, write_rank_slice, write_tiny_model
-from pytest_decodegate.serving.sweep import MOST_STREAMS
+from pytest_decodegate.measure.sweep import MOST_STREAMS
+from pytest_decodegate.serving.models import (
+    LocalModel,
+    slice_depths,
+    slice_layers,
+    write_rank_slice,
+    write_tiny_model,
+)
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
 

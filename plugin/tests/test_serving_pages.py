@@ -12,9 +12,9 @@ from loops import windows
 from scripted import TOKENS, ScriptedServer, answer, streaming
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.serving.pages import cache_facts, read_pages
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.serving.window import Load
 
 SGLANG = {
     "model_path": "/secret/place",

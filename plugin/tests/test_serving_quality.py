@@ -11,8 +11,8 @@ import pytest
 from scripted import ScriptedServer, greedy
 
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.gate.quality import passes
-from pytest_decodegate.serving.quality import TEXTS, AnswerSource, prompts_for, read_prompts
+from pytest_decodegate.gate.evidence.quality import passes
+from pytest_decodegate.measure.answers import TEXTS, AnswerSource, prompts_for, read_prompts
 from pytest_decodegate.serving.server import Server, attach
 
 

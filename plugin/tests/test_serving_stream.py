@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.client.stream import Exchange, RequestTiming, read
 from pytest_decodegate.errors import ServerError
-from pytest_decodegate.serving.stream import Exchange, RequestTiming, read
 
 DONE = "[DONE]"
 

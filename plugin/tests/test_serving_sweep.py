@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import STREAM, ScriptedServer, answer
 
-from pytest_decodegate.metric import Metric
-from pytest_decodegate.perf import Perf
-from pytest_decodegate.serving.server import attach
-from pytest_decodegate.serving.source import WindowSource
-from pytest_decodegate.serving.sweep import (
+from pytest_decodegate.measure.sweep import (
     FLAT,
     Point,
     SweepSource,
@@ -28,7 +24,11 @@ from pytest_decodegate.serving.sweep import (
     said,
     told,
 )
-from pytest_decodegate.serving.window import Load, Window
+from pytest_decodegate.measure.window import Load, Window
+from pytest_decodegate.measure.window_source import WindowSource
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.serving.server import attach
+from pytest_decodegate.session.perf import Perf
 
 LOAD = Load(concurrency=1, prompt_tokens=16, output_tokens=5, requests=2)
 STEP_S = 0.01

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from loops import complete
 from scripted import TOKENS, Handler, ScriptedServer, answer, streaming
 
+from pytest_decodegate.client.client import Client
+from pytest_decodegate.client.stream import read
+from pytest_decodegate.client.tap import Turns, whole_chunks
 from pytest_decodegate.errors import ServerError
-from pytest_decodegate.serving.client import Client
-from pytest_decodegate.serving.stream import read
-from pytest_decodegate.serving.tap import Turns, whole_chunks
 
 DATA = st.binary(min_size=1, max_size=300)
 

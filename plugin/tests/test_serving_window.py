@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.client.counters import Counters
+from pytest_decodegate.client.stream import Exchange
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.serving.counters import Counters
-from pytest_decodegate.serving.stream import Exchange
-from pytest_decodegate.serving.window import Load, Recording, read
+from pytest_decodegate.measure.window import Load, Recording, read
 
 LOAD = Load(concurrency=2, prompt_tokens=16, output_tokens=5, requests=4)
 STEP_S = 0.01

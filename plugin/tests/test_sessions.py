@@ -13,8 +13,8 @@ from test_selection import GEMM, H200, NCCL, QUIET, baseline, measured, run_of, 
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.store import Store
-from pytest_decodegate.gate.explain import explain
-from pytest_decodegate.gate.noise import ASSUMED_SESSION_SD, PRIOR_DF
+from pytest_decodegate.gate.stats.noise import ASSUMED_SESSION_SD, PRIOR_DF
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Measurement, Metric

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import slowdown
-from pytest_decodegate.workloads.slowdown import VARIABLE, Slowdown, read_slowdowns, slowed
-from pytest_decodegate.workloads.timing import CpuClock, Workload
+from pytest_decodegate.workloads.runtime import slowdown
+from pytest_decodegate.workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns, slowed
+from pytest_decodegate.workloads.runtime.timing import CpuClock, Workload
 
 
 def workload(burst: Callable[[], object], calls: int = 1) -> Workload:
@@ -106,7 +106,7 @@ def test_a_spin_on_the_device_is_as_long_as_was_asked() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU: the spin is a kernel")
 
-    from pytest_decodegate.workloads.timing import CudaClock
+    from pytest_decodegate.workloads.runtime.timing import CudaClock
 
     matrix = torch.randn(4096, 4096, device="cuda")
     plain = Workload(lambda: matrix @ matrix, 1, CudaClock(), lambda: None, {"clock": "cuda_event"})

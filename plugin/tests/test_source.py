@@ -15,17 +15,17 @@ import gang_tasks
 import pytest
 
 from pytest_decodegate.errors import DecodegateError, RankDied, RankRaised
-from pytest_decodegate.gang import processes
-from pytest_decodegate.gang import source as source_module
-from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import GangOptions
-from pytest_decodegate.gang.naming import Identity
-from pytest_decodegate.gang.sampling import Plan
-from pytest_decodegate.gang.source import GangSource
 from pytest_decodegate.machine.watch import Telemetry
-from pytest_decodegate.workloads import rank
-from pytest_decodegate.workloads.rank import Examined, Opened
-from pytest_decodegate.workloads.timing import MOST_ALIGN_CYCLES, Traffic
+from pytest_decodegate.measure import gang_source as source_module
+from pytest_decodegate.measure.bench import Bench
+from pytest_decodegate.measure.gang_source import GangSource
+from pytest_decodegate.measure.nccl_identity import Identity
+from pytest_decodegate.measure.sampling import Plan
+from pytest_decodegate.process import processes
+from pytest_decodegate.workloads.runtime import rank
+from pytest_decodegate.workloads.runtime.rank import Examined, Opened
+from pytest_decodegate.workloads.runtime.timing import MOST_ALIGN_CYCLES, Traffic
 
 TAG = "SOURCE_TEST_TAG"
 GRACE_SECONDS = 1.0

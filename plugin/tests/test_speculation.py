@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stored import stored
 
 from pytest_decodegate.baseline.schema import Session, StoredMetric
-from pytest_decodegate.gate.speculation import lengths, notes
+from pytest_decodegate.gate.evidence.speculation import lengths, notes
 from pytest_decodegate.metric import Metric, Replicate
 
 TPOT = Metric("tpot[c=1]", "s", "serving", 0.03)

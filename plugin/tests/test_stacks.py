@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gang.options import GangOptions
-from pytest_decodegate.gang.stacks import (
+from pytest_decodegate.machine.provenance import parse_declared
+from pytest_decodegate.settings.stack import (
     THIS,
     Loaded,
     Stack,
@@ -23,7 +24,6 @@ from pytest_decodegate.gang.stacks import (
     variable_differences,
     without_effect,
 )
-from pytest_decodegate.machine.provenance import parse_declared
 
 OPTION = "--perf-against"
 ANOTHER = Stack(python="/venv/bin/python")

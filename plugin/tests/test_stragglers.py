@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.stragglers import (
+from pytest_decodegate.gate.evidence.stragglers import (
     LEAST_GANGS,
     LEAST_ROUNDS,
     Place,

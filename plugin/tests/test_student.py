@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
-from pytest_decodegate.gate.student import NEARLY_NORMAL_DF, t_quantile
+from pytest_decodegate.gate.stats.student import NEARLY_NORMAL_DF, t_quantile
 
 degrees = st.floats(0.5, 1e6)
 

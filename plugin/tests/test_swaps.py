@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.swaps import is_swap, kernel_changes, told
+from pytest_decodegate.gate.evidence.swaps import is_swap, kernel_changes, told
 from pytest_decodegate.machine.provenance import Difference
 
 PROFILES = st.dictionaries(st.text("abc<>:", min_size=1, max_size=5), st.integers(1, 4), max_size=4)

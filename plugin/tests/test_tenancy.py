@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from pytest_decodegate import tenancy
 from pytest_decodegate.errors import DecodegateError
 from pytest_decodegate.machine.nvml import Process, Sample
-from pytest_decodegate.tenancy import Tenancy
+from pytest_decodegate.resources import lease
+from pytest_decodegate.resources.lease import Tenancy
 
 
 class Memory:
@@ -47,7 +47,7 @@ def test_a_tenant_leaves_before_the_next_moves_in() -> None:
 
 
 def test_memory_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenancy, "MEMORY_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "MEMORY_SECONDS", 0.05)
     memory = Memory()
     machine = Tenancy({"GPU-1": "GPU 1"}, memory)
     machine.move_in("server", lambda: None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.timeouts import LEAST_SECONDS, MARGIN_SECONDS, deadline
+from pytest_decodegate.resources.timeouts import LEAST_SECONDS, MARGIN_SECONDS, deadline
 
 
 def item(marker: Any = None, option: Any = None, **ini: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_decodegate.commands.two_stacks import measured
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gang.stacks import Stack
-from pytest_decodegate.gate.answer import Answer
+from pytest_decodegate.gate.decision import Answer
+from pytest_decodegate.settings.stack import Stack
 
 CANDIDATE = Stack(env=(("A", "1,2"), ("B", "x y")))
 END = {"event": "end", "unfinished": None, "seconds": 1.0}

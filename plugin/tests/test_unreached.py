@@ -7,8 +7,8 @@ import json
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gang.stacks import Stack, parse_stack
-from pytest_decodegate.unreached import Measured, unreached
+from pytest_decodegate.reference.unreached import Measured, unreached
+from pytest_decodegate.settings.stack import Stack, parse_stack
 
 GEMM, REDUCE = Measured("gemm[m=8]", 1), Measured("allreduce[world=2]", 2)
 TPOT, OWN_TPOT = Measured("tpot[c=1]", 0), Measured("my_tpot", 0)

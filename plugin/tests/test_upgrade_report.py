@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.answer import Answer, Row, decide_all
+from pytest_decodegate.gate.decision import Answer, Row, decide_all
 from pytest_decodegate.report import events
-from pytest_decodegate.report.launches import Launch
 from pytest_decodegate.report.upgrade import Run, document, read, text
+from pytest_decodegate.session.launches import Launch
 
 JUDGED: dict[str, Any] = {
     "session": "s",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.gate.validity import broken_rules
+from pytest_decodegate.gate.evidence.validity import broken_rules
 from pytest_decodegate.metric import Kind, Measurement, Metric, Replicate
 
 STEADY = tuple(1e-5 * (1 + 0.001 * (index % 7)) for index in range(60))

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection, contrast
-from pytest_decodegate.gate.explain import explain
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Level, Measurement, Metric, Replicate

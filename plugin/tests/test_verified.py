@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.workloads.collectives.paths import Issued
+from pytest_decodegate.workloads.collectives.verified import (
+    MOST_RANKS,
+    ROUND_SHIFT,
+    Check,
+    Collective,
+    pattern,
+    total,
+)
 from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.paths import Issued
-from pytest_decodegate.workloads.verified import MOST_RANKS, ROUND_SHIFT, Check, Collective, pattern, total
 
 torch = pytest.importorskip("torch", reason="collectives run on torch")
 

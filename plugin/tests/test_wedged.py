@@ -34,7 +34,7 @@ WORKLOADS = """
 TESTS = """
     import pytest
     from pytest_decodegate.metric import Metric
-    from pytest_decodegate.serving.window import Load
+    from pytest_decodegate.measure.window import Load
     from workloads import never_ready
 
     pytestmark = pytest.mark.perf

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.workloads.whereabouts import whereabouts
+from pytest_decodegate.workloads.runtime.location import whereabouts
 
 torch = pytest.importorskip("torch", reason="torch knows the device")
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads import rank
-from pytest_decodegate.workloads.expert_mlp import expert_mlp_cpu
 from pytest_decodegate.workloads.experts import draw_routings, quantise, reference
-from pytest_decodegate.workloads.timing import CpuClock, Workload, needs, relative_error, rotate, wrong_if_above
+from pytest_decodegate.workloads.ops.expert_mlp import expert_mlp_cpu
+from pytest_decodegate.workloads.runtime import rank
+from pytest_decodegate.workloads.runtime.timing import (
+    CpuClock,
+    Workload,
+    needs,
+    relative_error,
+    rotate,
+    wrong_if_above,
+)
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 

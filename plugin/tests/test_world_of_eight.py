@@ -14,8 +14,8 @@ import pytest
 from test_collectives import refused
 
 from pytest_decodegate.errors import RankHung
-from pytest_decodegate.gang.bench import Bench
 from pytest_decodegate.gang.controller import Gang, GangOptions
+from pytest_decodegate.measure.bench import Bench
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
 RANKS = 8

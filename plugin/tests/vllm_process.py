@@ -35,7 +35,7 @@ def opened(cases: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, 
 def _open(case: str, name: str, params: dict[str, Any]) -> dict[str, Any]:
     from pytest_decodegate.errors import BadInput
     from pytest_decodegate.gang.protocol import Function
-    from pytest_decodegate.workloads import rank
+    from pytest_decodegate.workloads.runtime import rank
 
     module, function = name.split(":")
     factory = getattr(importlib.import_module(f"pytest_decodegate.workloads.{module}"), function)
@@ -53,7 +53,7 @@ def _be_the_only_rank() -> None:
     import torch
     import torch.distributed as dist
 
-    from pytest_decodegate.workloads import communicators
+    from pytest_decodegate.workloads.collectives import communicators
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     os.environ["LOCAL_RANK"] = "0"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ..metric import middle
-from .wire import Refusal, ReplicateEntry, Stats, samples_of
+from .decoding import Refusal, ReplicateEntry, Stats, samples_of
 
 # Other tools may round the last digits of a float when they rewrite a file; an edit by hand is larger.
 _CLOSE = 1e-9

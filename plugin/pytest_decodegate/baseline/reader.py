@@ -10,10 +10,10 @@ from pathlib import Path
 from ..errors import BadInput
 from ..machine.provenance import Provenance
 from ..metric import UNITS, Metric, Replicate
-from . import wire
+from . import decoding
+from .decoding import Refusal
 from .derived import check_stats, process_value
 from .schema import RECORDER, Baseline, LogEntry, Session, StoredMetric
-from .wire import Refusal
 
 REMEDY = (
     "restore the file from version control, or move it away and record again with `pytest -m perf --perf-record=all`"
@@ -46,7 +46,7 @@ def parse(path: Path, content: bytes, *, statistics: bool = True) -> Baseline:
         )
 
     try:
-        return _baseline(path, wire.decode(content), statistics=statistics)
+        return _baseline(path, decoding.decode(content), statistics=statistics)
     except Refusal as refusal:
         raise BadInput(f"{path}: {refusal}; {REMEDY}") from None
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def _read(path: Path) -> bytes:
         return stream.read(MOST_BYTES + 1)
 
 
-def _baseline(path: Path, file: wire.File, *, statistics: bool) -> Baseline:
+def _baseline(path: Path, file: decoding.File, *, statistics: bool) -> Baseline:
     try:
         provenance = Provenance.from_json(file.decodegate.provenance)
     except BadInput as error:
@@ -91,7 +91,7 @@ def _check_published(published: str, metrics: Mapping[str, StoredMetric]) -> Non
             raise Refusal("/decodegate/published", reason)
 
 
-def _log(entries: Sequence[wire.LogLine]) -> Iterator[LogEntry]:
+def _log(entries: Sequence[decoding.LogLine]) -> Iterator[LogEntry]:
     for index, entry in enumerate(entries):
         if not _is_instant(entry.when):
             raise Refusal(f"/decodegate/log/{index}/when", f"{entry.when!r} is no ISO 8601 time with an offset")
@@ -99,7 +99,7 @@ def _log(entries: Sequence[wire.LogLine]) -> Iterator[LogEntry]:
         yield LogEntry(entry.when, entry.who, entry.what, entry.why)
 
 
-def _metrics(benchmarks: Sequence[wire.Benchmark], *, statistics: bool) -> dict[str, StoredMetric]:
+def _metrics(benchmarks: Sequence[decoding.Benchmark], *, statistics: bool) -> dict[str, StoredMetric]:
     metrics: dict[str, StoredMetric] = {}
     for index, entry in enumerate(benchmarks):
         pointer = f"/benchmarks/{index}"
@@ -111,7 +111,7 @@ def _metrics(benchmarks: Sequence[wire.Benchmark], *, statistics: bool) -> dict[
     return metrics
 
 
-def _stored(entry: wire.Benchmark, pointer: str, *, statistics: bool) -> StoredMetric:
+def _stored(entry: decoding.Benchmark, pointer: str, *, statistics: bool) -> StoredMetric:
     extra = entry.extra_info
     stored = StoredMetric(_metric(entry, pointer), tuple(_sessions(extra, f"{pointer}/extra_info")), extra.accepted)
     if extra.accepted is not None and extra.accepted not in [session.id for session in stored.sessions]:
@@ -125,7 +125,7 @@ def _stored(entry: wire.Benchmark, pointer: str, *, statistics: bool) -> StoredM
     return stored
 
 
-def _metric(entry: wire.Benchmark, pointer: str) -> Metric:
+def _metric(entry: decoding.Benchmark, pointer: str) -> Metric:
     extra = entry.extra_info
     if extra.unit not in UNITS:
         reason = f"unknown unit {extra.unit!r}; known units are {', '.join(UNITS)}"
@@ -140,7 +140,7 @@ def _metric(entry: wire.Benchmark, pointer: str) -> Metric:
         raise Refusal(f"{pointer}/name", str(error)) from None
 
 
-def _sessions(extra: wire.ExtraInfo, pointer: str) -> Iterator[Session]:
+def _sessions(extra: decoding.ExtraInfo, pointer: str) -> Iterator[Session]:
     known: set[str] = set()
     for index, entry in enumerate(extra.sessions):
         here = f"{pointer}/sessions/{index}"
@@ -157,7 +157,7 @@ def _sessions(extra: wire.ExtraInfo, pointer: str) -> Iterator[Session]:
         yield Session(entry.id, entry.recorded, entry.level, replicates, entry.telemetry, entry.point)
 
 
-def _check_point(entry: wire.SessionEntry, pointer: str) -> None:
+def _check_point(entry: decoding.SessionEntry, pointer: str) -> None:
     """A published figure is a point without samples; everything else has samples and no point."""
     published = entry.level == "published"
     if published != (entry.point is not None):
@@ -169,7 +169,7 @@ def _check_point(entry: wire.SessionEntry, pointer: str) -> None:
         raise Refusal(f"{pointer}/replicates", reason)
 
 
-def _replicates(session: wire.SessionEntry, pointer: str) -> Iterator[Replicate]:
+def _replicates(session: decoding.SessionEntry, pointer: str) -> Iterator[Replicate]:
     for index, entry in enumerate(session.replicates):
         value = process_value(entry, f"{pointer}/replicates/{index}")
         yield Replicate.known(entry.samples, entry.facts, value)

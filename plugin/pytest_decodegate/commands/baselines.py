@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
-from ..gate.quantity import format_band, format_percent, format_value
+from ..gate.text.quantity import format_band, format_percent, format_value
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
@@ -129,7 +129,7 @@ def _middle(stored: StoredMetric) -> float:
 
 def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, str, str, str]:
     """Spread between processes, difference between sessions, band, and the smallest change that a run would resolve."""
-    from ..gate.rules import POCOCK_ALPHA, foresee
+    from ..gate.stats.rules import POCOCK_ALPHA, foresee
     from ..gate.verdict import session_logs
 
     metric = stored.metric

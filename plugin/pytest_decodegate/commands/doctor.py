@@ -50,7 +50,7 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _client() -> tuple[str, bool]:
-    from ..serving.floor import client_floor
+    from ..client.floor import client_floor
 
     try:
         return str(client_floor(_STREAMS)), True

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
-from ..gate.quantity import format_percent, format_value
+from ..gate.text.quantity import format_percent, format_value
 
 if TYPE_CHECKING:
     from ..baseline.history import Point, Series
     from ..baseline.store import Store
-    from ..gate.changepoints import Newest
+    from ..gate.stats.changepoints import Newest
     from ..metric import Json
 
 HEADER = ("", "#", "recorded", "file", "session", "value", "spread", "change")
@@ -65,7 +65,7 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
 
 
 def _told(one: Series) -> Iterator[str]:
-    from ..gate.changepoints import change_points, newest
+    from ..gate.stats.changepoints import change_points, newest
     from ..report.plot import plot
     from ..report.terminal import table
 
@@ -110,7 +110,7 @@ def _letters(points: Sequence[Point]) -> str:
 
 
 def _change(one: Series, points: Sequence[int], index: int) -> Iterator[str]:
-    from ..gate.changepoints import step
+    from ..gate.stats.changepoints import step
 
     change = math.expm1(step(one.levels, points, index))
     worse = "worse" if change > 0 else "better"
@@ -122,7 +122,7 @@ def _change(one: Series, points: Sequence[int], index: int) -> Iterator[str]:
 
 
 def _last(found: Newest | None) -> str:
-    from ..gate.changepoints import LEAST_HISTORY
+    from ..gate.stats.changepoints import LEAST_HISTORY
 
     if found is None:
         return f"newest session: fewer than {LEAST_HISTORY} before it on this level, too few to say what is expected"
@@ -134,7 +134,7 @@ def _last(found: Newest | None) -> str:
 
 
 def _as_json(one: Series) -> Mapping[str, Json]:
-    from ..gate.changepoints import change_points, newest, step
+    from ..gate.stats.changepoints import change_points, newest, step
 
     levels, metric = one.levels, one.metric
     points = change_points(levels)

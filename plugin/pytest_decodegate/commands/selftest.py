@@ -71,9 +71,9 @@ def _fractions(text: str) -> list[float]:
 
 
 def _trial(fraction: float, options: argparse.Namespace) -> Trial:
-    from ..gang.stacks import Stack
     from ..gate.selftest import Trial
-    from ..workloads.slowdown import VARIABLE
+    from ..settings.stack import Stack
+    from ..workloads.runtime.slowdown import VARIABLE
 
     at = "" if options.rank is None else f"@{options.rank}"
     slow = ((VARIABLE, f"*={100 * fraction:g}%{at}"),) if fraction else ()
@@ -82,8 +82,8 @@ def _trial(fraction: float, options: argparse.Namespace) -> Trial:
 
 
 def _lines(trials: Sequence[Trial], found: Sequence[Found]) -> Iterator[str]:
-    from ..gate.quantity import format_percent
     from ..gate.selftest import resolved
+    from ..gate.text.quantity import format_percent
     from ..report.terminal import table
 
     yield from table([HEADER, *map(_cells, found)])
@@ -99,7 +99,7 @@ def _lines(trials: Sequence[Trial], found: Sequence[Found]) -> Iterator[str]:
 
 def _problems(trials: Sequence[Trial]) -> Iterator[str]:
     """Why metrics were not judged, and why the test ended early."""
-    from ..gate.answer import decide_all
+    from ..gate.decision import decide_all
     from ..gate.selftest import failed
 
     for trial in trials:
@@ -110,7 +110,7 @@ def _problems(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def _cells(one: Found) -> tuple[str, ...]:
-    from ..gate.quantity import format_percent
+    from ..gate.text.quantity import format_percent
 
     where = "" if one.rank is None or not one.slowdown else f" in rank {one.rank}"
     slowdown = f"{format_percent(one.slowdown)}{where}" if one.slowdown else "none"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..errors import BadInput
 
 if TYPE_CHECKING:
-    from ..gang.stacks import Stack
     from ..report.upgrade import Run
+    from ..settings.stack import Stack
 
 
 def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:

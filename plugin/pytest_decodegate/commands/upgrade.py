@@ -33,10 +33,10 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..gang.environments import environment_of
-    from ..gang.stacks import parse_stack
-    from ..option_values import check_writable
     from ..report.upgrade import document, text
+    from ..settings.stack import parse_stack
+    from ..settings.values import check_writable
+    from ..settings.venvs import environment_of
 
     if not (options.base or options.candidate):
         raise BadInput(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..gate.advice import declaration
-from ..gate.quantity import format_band, rounded_up_band
-from ..gate.rules import MOST_SESSIONS, Comparison, Outcome, sessions_that_settle
+from ..gate.stats.rules import MOST_SESSIONS, Comparison, Outcome, sessions_that_settle
+from ..gate.text.advice import declaration
+from ..gate.text.quantity import format_band, rounded_up_band
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.provenance import Difference
 from .standing import without_numbers

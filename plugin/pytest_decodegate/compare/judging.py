@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..baseline.schema import Baseline, StoredMetric
-from ..gate import speculation
-from ..gate.noise import Peers, Sessions, others
-from ..gate.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
-from ..gate.swaps import is_swap, told
+from ..gate.evidence import speculation
+from ..gate.evidence.swaps import is_swap, told
+from ..gate.stats.noise import Peers, Sessions, others
+from ..gate.stats.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
 from ..gate.verdict import Judgement, Verdict, beside_point, by_answers, identity_differences, level_of, session_logs
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import BadInput
-from . import logs, processes, protocol
-from .guard import KILL_SECONDS, guarded
+from ..process import processes
+from ..process.guard import KILL_SECONDS, guarded
+from . import logs, protocol
 from .options import GangOptions, on_node
 
 GUARD_GRACE_SECONDS = 1.0

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
 from ..errors import DecodegateError, GangError, RankRaised
-from . import accounts, logs, processes, protocol, worker
-from .accounts import Roster
+from ..process import processes
+from . import exit_reasons, logs, protocol, worker
 from .collection import Collection, OnNote
 from .diagnosis import diagnose
+from .exit_reasons import Roster
 from .launch import Launch
 from .logs import Marks
 from .options import GangOptions as GangOptions
@@ -182,7 +183,7 @@ class Gang:
             self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
         except GangError as error:
             # What broke the gang is not the check.
-            told = type(error)(accounts.after(str(error), doubt))
+            told = type(error)(exit_reasons.after(str(error), doubt))
             self._fail(told)
             self.cause = told
             raise told from None
@@ -195,7 +196,7 @@ class Gang:
         replies = [collection.replies[name] for name in range(self.world_size)]
         skips = {name: reply.skip for name, reply in enumerate(replies) if reply.skip is not None}
         if skips:
-            self._doubt = f"{accounts.ranks_text(list(skips))} skipped {collection.what}"
+            self._doubt = f"{exit_reasons.ranks_text(list(skips))} skipped {collection.what}"
             self._raise_skip(collection.what, skips)
 
         return [self._value(name, reply.value) for name, reply in enumerate(replies)]
@@ -210,7 +211,7 @@ class Gang:
 
         self._busy = None
         if collection.failures:
-            self._doubt = accounts.earliest(collection.failures)
+            self._doubt = exit_reasons.earliest(collection.failures)
         if collection.gone or collection.silent:
             self._fail(self._diagnose(collection))
 
@@ -238,12 +239,12 @@ class Gang:
         if collection.gone or collection.silent:
             raise self.cause or GangError(f"gang {self.name!r} was closed before it answered {collection.what}")
 
-        raise RankRaised(accounts.raised(collection.what, collection.failures, self._roster))
+        raise RankRaised(exit_reasons.raised(collection.what, collection.failures, self._roster))
 
     def _raise_skip(self, what: str, skips: Mapping[int, str]) -> NoReturn:
         others = sorted(set(range(self.world_size)) - set(skips))
         if others:
-            raise RankRaised(accounts.disagreed(what, skips, others, self._roster))
+            raise RankRaised(exit_reasons.disagreed(what, skips, others, self._roster))
 
         import pytest
 
@@ -278,7 +279,7 @@ class Gang:
         The ranks have the grace, from now, to end it; the gang is closed at its next use if they do not.
         """
         if self._busy is not None:
-            self._busy.give_up(accounts.in_brief(error))
+            self._busy.give_up(exit_reasons.in_brief(error))
 
     def kill(self, error: BaseException) -> None:
         """Kill the ranks without asking them, because of `error`, and return at once; close() waits for their end.

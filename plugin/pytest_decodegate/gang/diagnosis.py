@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import GangError, RankDied, RankHung, RankRaised
-from . import accounts, logs, processes
-from .accounts import Roster
+from ..process import processes
+from . import exit_reasons, logs
 from .collection import Collection
+from .exit_reasons import Roster
 from .launch import Launch
 from .rank import Rank
 
@@ -37,14 +38,14 @@ def diagnose(
     silent = {name: ranks[name] for name in collection.silent}
     stacks = _stacks(silent)
     if collection.failures:
-        account = accounts.raised(collection.what, collection.failures, roster)
-        return RankRaised(f"{account}\n\n{accounts.waiting(list(silent), grace_seconds, stacks, roster)}")
+        account = exit_reasons.raised(collection.what, collection.failures, roster)
+        return RankRaised(f"{account}\n\n{exit_reasons.waiting(list(silent), grace_seconds, stacks, roster)}")
 
     if collection.given_up is not None:
-        return GangError(accounts.dropped(roster.gang, collection.what, grace_seconds, collection.given_up))
+        return GangError(exit_reasons.dropped(roster.gang, collection.what, grace_seconds, collection.given_up))
 
     heard = [rank.last_heard() for rank in silent.values()]
-    return RankHung(accounts.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster))
+    return RankHung(exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster))
 
 
 def _stacks(silent: Mapping[int, Rank]) -> str:
@@ -55,7 +56,7 @@ def _stacks(silent: Mapping[int, Rank]) -> str:
         rank.ask_for_stacks()
 
     able = {name: mark for name, mark in since.items() if name not in unable}
-    return accounts.stacks({**dict.fromkeys(unable, ""), **logs.stacks_since(log_dirs, able)}, unable)
+    return exit_reasons.stacks({**dict.fromkeys(unable, ""), **logs.stacks_since(log_dirs, able)}, unable)
 
 
 def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int) -> str:
@@ -64,7 +65,7 @@ def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, ros
     launch.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
     codes = {**launch.exit_codes(), **seen}
     gone = {name: ranks[name] for name in sorted({*collection.gone, *seen})}
-    return accounts.died(
+    return exit_reasons.died(
         collection.what,
         {name: codes.get(name) for name in gone},
         processes.oom_kills() - oom_kills,
@@ -74,7 +75,7 @@ def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, ros
 
 
 def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch, roster: Roster) -> Sequence[str]:
-    reports = [accounts.raised(collection.what, collection.failures, roster)] if collection.failures else []
+    reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import DecodegateError, RankDied, RankHung
-from . import accounts, logs, processes
+from ..process import processes
+from ..process.guard import KILL_SECONDS, guarded
+from . import exit_reasons, logs
 from .agent import GUARD_GRACE_SECONDS
-from .guard import KILL_SECONDS, guarded
 from .options import GangOptions
 
 PROBE: Final = """
@@ -73,7 +74,7 @@ class Health:
     def doubt(self, error: BaseException) -> None:
         """Remember that `error` makes the GPUs doubtful, if it does; nothing is probed yet."""
         if self._places and is_doubtful(error):
-            self._doubt = accounts.in_brief(error)
+            self._doubt = exit_reasons.in_brief(error)
 
     def sick(self, make_room: Callable[[], object]) -> tuple[str, ...]:
         """A sentence for each GPU that does not work; () without doubt. make_room: ends what still runs on them.

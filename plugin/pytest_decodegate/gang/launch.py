@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import RankDied, RankHung
-from . import accounts, protocol
+from . import exit_reasons, protocol
 from .agent import Agent
 from .listener import Listener
 from .options import GangOptions
@@ -80,7 +80,7 @@ class Launch:
         self._listener.close()
 
     def _check(self, missing: list[int]) -> None:
-        who = accounts.ranks_text(missing)
+        who = exit_reasons.ranks_text(missing)
         if not self.running:
             raise RankDied(f"gang {self._name!r}: torchrun ended before {who} came up\n{self._explain_start()}")
         if self.seconds_left <= 0:
@@ -88,7 +88,7 @@ class Launch:
             raise RankHung(f"gang {self._name!r}: {who} did not connect within {limit}\n{self._explain_start()}")
 
     def _explain_start(self) -> str:
-        strangers = accounts.strangers(self._listener.refused)
+        strangers = exit_reasons.strangers(self._listener.refused)
         return "\n".join([*strangers, *(agent.explain_start() for agent in self._agents)])
 
     def wait(self, seconds: float) -> None:

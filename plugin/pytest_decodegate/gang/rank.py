@@ -10,10 +10,11 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from . import processes, protocol
+from ..process import processes
+from . import protocol
+from .connection import Wire
 from .listener import Admitted
 from .protocol import Hello
-from .wire import Wire
 
 HOST = socket.gethostname()
 

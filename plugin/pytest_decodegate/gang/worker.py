@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ..errors import DecodegateError
+from ..process.guard import PR_SET_PDEATHSIG, prctl
 from . import protocol
-from .guard import PR_SET_PDEATHSIG, prctl
 from .protocol import Bye, Call, Failure, Hello, Note, Reply
 
 STACKS = "stacks.log"
@@ -243,6 +243,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Run as the module that workloads import: note() and `state` must be the same objects there.
-    from pytest_decodegate.gang import worker
+    from . import worker
 
     worker.main()

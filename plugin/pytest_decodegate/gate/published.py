@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..machine.provenance import ABSENT, Difference
-from .rules import Outcome
+from .stats.rules import Outcome
 
 if TYPE_CHECKING:
     from ..baseline.selection import Selection

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .answer import Row
-from .paired import surely_found
+from .decision import Row
+from .pairs import surely_found
 
 MARGIN = 0.5
 """Of the band: a slowdown larger than the band by so much must be found; nearer the edge it may stay open."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from ..machine.clocks import clock_shift
 from ..machine.provenance import ABSENT, Difference
 from ..metric import Level, Measurement, Metric, Replicate
-from . import advice, quality, speculation
-from .noise import mean
+from .evidence import quality, speculation
+from .evidence.swaps import is_swap
+from .evidence.swaps import told as swaps_told
+from .evidence.validity import broken_rules
 from .published import as_told, decide_by_band, told, untold
-from .rules import POCOCK_ALPHA, compare, decide, worse_logs
-from .swaps import is_swap
-from .swaps import told as swaps_told
-from .validity import broken_rules
+from .stats.noise import mean
+from .stats.rules import POCOCK_ALPHA, compare, decide, worse_logs
+from .text import advice
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric

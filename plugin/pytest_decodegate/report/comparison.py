@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..baseline.schema import StoredMetric
 from ..compare.pairs import Alone, Compared, Pair
 from ..compare.standing import Found, without_numbers
-from ..gate.explain import explain
-from ..gate.quantity import format_band, format_interval, format_percent, format_value
+from ..gate.text.explain import explain
+from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import Difference
 
@@ -123,7 +123,7 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     if not regressed or count < 2:
         return
 
-    from ..gate.paired import holm  # most comparisons show no regression
+    from ..gate.pairs import holm  # most comparisons show no regression
 
     holds = sum(p < SURE for p in holm([*regressed, *[1.0] * (count - len(regressed))])[: len(regressed)])
     rest = "" if holds == len(regressed) else "; the rest may be chance: record another session before you act on it"

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     import pytest
 
     from ..errors import DecodegateError
-    from ..gang.stacks import Stack
-    from ..gate.paired import Contrast
+    from ..gate.pairs import Contrast
     from ..metric import Json, Metric
+    from ..settings.stack import Stack
 
 UNFINISHED = {
     2: "pytest was interrupted, or could not collect the tests",
@@ -51,8 +51,8 @@ def failed(
 
 def _of_error(error: DecodegateError | None) -> dict[str, Json]:
     """Whose error it is, what the base gave before, and the error itself."""
-    from ..gang.paired import StackFailed
     from ..gate.verdict import geometric_mean
+    from ..measure.paired_source import StackFailed
 
     if not isinstance(error, StackFailed):
         return {"side": "", "base": None, "reason": _named(error) if error else ""}

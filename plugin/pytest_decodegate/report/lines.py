@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ..gate.explain import headline
+from ..gate.text.explain import headline
 from .rates import line
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
-from ..gate.quantity import format_value
+from ..gate.text.quantity import format_value
 
 HEIGHT = 9
 WIDTH = 72

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..gate.quantity import format_value
-from ..gate.stragglers import LEAST_APART
+from ..gate.evidence.stragglers import LEAST_APART
+from ..gate.text.quantity import format_value
 from .terminal import table
 
 if TYPE_CHECKING:

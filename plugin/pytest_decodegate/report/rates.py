@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ..gate.quantity import format_percent, format_value
+from ..gate.text.quantity import format_percent, format_value
 
 if TYPE_CHECKING:
     from ..metric import Replicate

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..gate.bandwidth import CROSSINGS, bus_factor
-from ..gate.quantity import format_value
+from ..gate.evidence.bandwidth import CROSSINGS, bus_factor
+from ..gate.text.quantity import format_value
 from ..metric import Json
 from .terminal import table
 

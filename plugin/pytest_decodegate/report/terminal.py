@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..gate.quantity import format_band, format_interval, format_percent, format_value
+from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from ..suite import Suite
+    from ..session.session import Suite
     from .result import Result
 
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from ..gate.answer import ERROR, Decision, Row, decide_all, named
-from ..gate.quantity import format_band, format_interval, format_percent, format_value
+from ..gate.decision import ERROR, Decision, Row, decide_all, named
+from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
 from .terminal import table
 
 HEADER = ("metric", "base", "candidate", "change", "interval", "band", "verdict", "pairs")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BadInput
-from ..gang.processes import scrubbed
+from ..process.processes import scrubbed
 from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch

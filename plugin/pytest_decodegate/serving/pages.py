@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ..client.endpoint import Endpoint, model_length, owner
 from ..metric import Json
-from .endpoint import Endpoint, model_length, owner
 from .log_facts import read_facts
 
 Get = Callable[[str], str | None]

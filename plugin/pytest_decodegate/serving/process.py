@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import ServerError
-from ..gang.guard import KILL_SECONDS, guarded
+from ..process.guard import KILL_SECONDS, guarded
 from .log_facts import lines
 
 _TAIL_LINES = 15

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..client.endpoint import Endpoint, base_url, model_length, served_models
 from ..errors import BadInput, ServerError
 from ..metric import Json
-from .endpoint import Endpoint, base_url, model_length, served_models
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages

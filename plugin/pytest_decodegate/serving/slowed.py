@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import BadInput, ServerError
-from ..workloads.slowdown import VARIABLE, Slowdown, read_slowdowns
+from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
 from . import spin_plugin
 from .server import Server, ServerOptions
 

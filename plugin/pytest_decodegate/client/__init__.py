@@ -1,0 +1,1 @@
+"""The streaming HTTP client: requests, server-sent events, counting."""

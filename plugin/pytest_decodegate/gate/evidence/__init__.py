@@ -1,0 +1,1 @@
+"""What else than the time speaks for or against a metric."""

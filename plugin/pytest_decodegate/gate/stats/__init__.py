@@ -1,0 +1,1 @@
+"""Intervals, noise and change points."""

@@ -1,0 +1,1 @@
+"""Sources of replicates: gangs of ranks, windows and sweeps on a server, answers."""

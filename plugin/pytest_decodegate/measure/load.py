@@ -1,0 +1,106 @@
+"""A closed loop of streams at a fixed concurrency, in windows that each stand for one replicate."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvloop
+
+from ..client import counters, stream
+from ..client.client import Client
+from ..client.counters import Counters
+from ..client.stream import Exchange
+from ..serving.server import Server
+from . import window
+from .window import Load, Recording, Window
+
+_SETTLE_SECONDS = 2.0  # the server counts a request a moment after its last byte
+_SETTLE_POLL_SECONDS = 0.05
+
+
+class ClosedLoop:
+    """Keeps `load.concurrency` streams open at a server; every prompt is new, so that no cache can know it."""
+
+    def __init__(self, server: Server, load: Load) -> None:
+        self._server = server
+        self._load = load
+        self._random = random.Random()  # seeded by the system: a fixed seed would find its own prompts in the cache
+
+    @property
+    def _doing(self) -> str:
+        return f"under load (concurrency {self._load.concurrency})"
+
+    def warm_up(self) -> None:
+        """Send one request per stream and time nothing; raises ServerError.
+
+        The ramp of the first window is a second round that is not measured.
+        """
+        with self._server.explained(self._doing):
+            for exchange in self._run(self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
+                stream.read(exchange)
+
+    def window(self) -> Window:
+        """Run and read one window; raises ServerError if any request of it failed."""
+        with self._server.explained(self._doing), no_garbage_collection():
+            return window.read(self._run(self._load.sent, self._load.stall_seconds), self._load)
+
+    def _run(self, requests: int, stall_seconds: float) -> Recording:
+        prompts = [self._prompt() for _ in range(requests)]
+        return uvloop.run(self._record(prompts, stall_seconds))
+
+    def _prompt(self) -> list[int]:
+        return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)
+
+    async def _record(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> Recording:
+        async with Client(self._server.endpoint, stall_seconds=stall_seconds) as client:
+            before = counters.parse(await client.page("/metrics"))
+            exchanges, log = await self._stream_all(client, prompts)
+            counted = await _counted(client, before, len(prompts)) if before else None
+
+        return Recording(tuple(exchanges), log, counted)
+
+    async def _stream_all(self, client: Client, prompts: Sequence[Sequence[int]]) -> tuple[list[Exchange], str]:
+        waiting = iter(prompts)
+        done: list[Exchange] = []
+        marks: list[int] = []
+
+        async def stream_next() -> None:
+            for prompt in waiting:
+                done.append(await client.complete(prompt, output_tokens=self._load.output_tokens))
+                marks.append(self._server.log_size())
+
+        async with asyncio.TaskGroup() as streams:
+            for _ in range(self._load.concurrency):
+                streams.create_task(stream_next())
+
+        ramp_end, end = self._load.concurrency - 1, self._load.concurrency + self._load.requests - 1
+        return done, self._server.log(marks[ramp_end], marks[min(end, len(marks) - 1)])
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Put it off: a collection of pytest's heap takes milliseconds, which is several tokens."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def _counted(client: Client, before: Counters, requests: int) -> Counters:
+    """Counters since `before`, once the server has counted `requests` more requests or has had the time for it."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _SETTLE_SECONDS
+    while True:
+        now = counters.parse(await client.page("/metrics")) or Counters({}, ("series of vLLM any more",))
+        counted = now.since(before)
+        if counted.values.get("tpot_count", requests) >= requests or clock() > deadline:
+            return counted
+
+        await asyncio.sleep(_SETTLE_POLL_SECONDS)

@@ -1,0 +1,171 @@
+"""What a recorded window says: the replicate's numbers, and the rules it broke."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from ..client import counters, stream
+from ..client.counters import CROSS_CHECK, Check, Counters, Received
+from ..client.stream import TPOT_FORMULA, Exchange, RequestTiming
+from ..errors import BadInput
+from ..metric import Json
+from ..serving.log_facts import compiled_in_inference
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a closed loop sends.
+
+    concurrency: streams open at once. prompt_tokens, output_tokens: per request. requests: measured ones in a window.
+    stall_seconds: longest wait for a token. warm_up_stall_seconds: the same in warm-up, where kernels are compiled.
+    cross_check: largest difference between the client's and the server's TPOT, as a fraction.
+    """
+
+    concurrency: int
+    prompt_tokens: int
+    output_tokens: int
+    requests: int
+    stall_seconds: float = 120.0
+    warm_up_stall_seconds: float = 900.0
+    cross_check: float = CROSS_CHECK
+
+    def __post_init__(self) -> None:
+        least = {"concurrency": 1, "prompt_tokens": 1, "output_tokens": 2, "requests": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise BadInput(f"load: {name} is {getattr(self, name)}; it must be at least {low}")
+
+    @property
+    def sent(self) -> int:
+        """Requests of a window: one per stream as a ramp, the measured ones, and c - 1 that keep the last ones company.
+
+        Of s requests at concurrency c, c are in flight until the completion of number s - c + 1: so every measured
+        request runs at full concurrency from start to end.
+        """
+        return self.concurrency + self.requests + self.concurrency - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A window as recorded: its requests, the log while measuring, and what the server counted over all requests."""
+
+    exchanges: tuple[Exchange, ...]
+    log: str
+    counted: Counters | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One replicate: the measured requests of a window, and the rules that it broke (none if it is valid).
+
+    tpot_s: seconds, one per measured request that could be timed; empty only if `broken` says why. ttft_s: seconds, one
+    per measured request. output_tok_s: tokens per second over all streams.
+    """
+
+    tpot_s: tuple[float, ...]
+    ttft_s: tuple[float, ...]
+    output_tok_s: float
+    broken: tuple[str, ...]
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+def read(recording: Recording, load: Load) -> Window:
+    """Count and time what was recorded; raises ServerError if a request failed."""
+    everything = sorted(map(stream.read, recording.exchanges), key=attrgetter("ended_s"))
+    ramp, measured = everything[: load.concurrency], everything[load.concurrency :][: load.requests]
+    timed = [timing for timing in measured if timing.last_token_s > timing.first_token_s]
+    start_s, end_s = ramp[-1].ended_s, measured[-1].ended_s
+    most, mean = _decoding_at_once(everything, start_s, end_s)
+    check = _server_check(recording.counted, everything, load.cross_check)
+    return Window(
+        tpot_s=tuple(timing.tpot_s for timing in timed),
+        ttft_s=tuple(timing.ttft_s for timing in measured),
+        output_tok_s=sum(_tokens_between(timing, start_s, end_s) for timing in everything) / (end_s - start_s),
+        broken=(
+            *_wrong_lengths(everything),
+            *_unseen(len(measured) - len(timed), len(measured)),
+            *_too_few(most, load.concurrency),
+            *(f"a kernel was compiled in the window: {line}" for line in compiled_in_inference(recording.log)),
+            *check.broken,
+        ),
+        facts={
+            **_facts(measured),
+            "requests_per_s": len(measured) / (end_s - start_s),
+            "decoding_at_once": mean,
+            **check.facts,
+        },
+    )
+
+
+def _facts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
+    return {
+        "formula": TPOT_FORMULA,
+        "counted_by": measured[0].counted_by,
+        "most_tokens_per_chunk": max(tokens for timing in measured for _, tokens in timing.arrivals),
+        "ttft_median_s": statistics.median(timing.ttft_s for timing in measured),
+        "latency_median_s": statistics.median(timing.latency_s for timing in measured),
+        **_between_tokens([timing.itl_s for timing in measured]),
+    }
+
+
+def _between_tokens(times: Sequence[tuple[float, ...] | None]) -> dict[str, Json]:
+    """The distribution of the seconds between tokens; nothing where a chunk held more than one."""
+    known = [gap for gaps in times for gap in gaps or ()]
+    if None in times or len(known) < 2:
+        return {}
+
+    cuts = statistics.quantiles(known, n=100, method="inclusive")
+    return {"itl_s": {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(known)}}
+
+
+def _server_check(counted: Counters | None, everything: Sequence[RequestTiming], limit: float) -> Check:
+    if counted is None:
+        return Check(facts={"counters": "the server has no /metrics of vLLM"})
+
+    received = Received(
+        requests=len(everything),
+        tokens=sum(timing.tokens for timing in everything),
+        tpot_s=statistics.fmean(timing.tpot_s for timing in everything),
+        latency_s=sum(timing.latency_s for timing in everything),
+    )
+    return counters.check(counted, received, limit=limit)
+
+
+def _wrong_lengths(timings: Sequence[RequestTiming]) -> Iterator[str]:
+    wrong = [timing for timing in timings if timing.tokens != timing.asked_tokens]
+    for first in wrong[:1]:
+        yield (
+            f"{len(wrong)} of {len(timings)} answers do not have the tokens asked for (one has {first.tokens} of "
+            f"{first.asked_tokens}, finish reason {first.finish_reason!r}); does the server honour ignore_eos?"
+        )
+
+
+def _unseen(unseen: int, measured: int) -> Iterator[str]:
+    if unseen:
+        yield f"{unseen} of {measured} answers arrived in one piece: something collects the stream, or a host is busy"
+
+
+def _too_few(most: int, asked: int) -> Iterator[str]:
+    if most < asked:
+        yield f"asked for concurrency {asked}, but at most {most} streams decoded at once"
+
+
+def _tokens_between(timing: RequestTiming, start_s: float, end_s: float) -> float:
+    inside = [tokens for at_s, tokens in timing.arrivals if start_s < at_s <= end_s]
+    # With a final usage alone nobody knows which chunk carried how many: they share the total evenly.
+    return sum(inside) or timing.tokens * len(inside) / len(timing.arrivals)
+
+
+def _decoding_at_once(timings: Sequence[RequestTiming], start_s: float, end_s: float) -> tuple[int, float]:
+    """Most streams between their first and last token at one moment of a span, and their mean number over it."""
+    spans = [(max(one.first_token_s, start_s), min(one.last_token_s, end_s)) for one in timings]
+    overlaps = [(first, last) for first, last in spans if first < last]
+    most = now = 0
+    for _, step in sorted([(first, 1) for first, _ in overlaps] + [(last, -1) for _, last in overlaps]):
+        now += step
+        most = max(most, now)
+
+    return most, sum(last - first for first, last in overlaps) / (end_s - start_s)

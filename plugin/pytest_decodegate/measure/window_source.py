@@ -1,0 +1,206 @@
+"""Replicates from a server: windows of a closed loop, on one server start or each on a start of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from ..client.floor import Floor, client_floor
+from ..client.stream import TPOT_FORMULA
+from ..errors import ServerError
+from ..metric import Json, Level, Replicate
+from .load import ClosedLoop
+from .window import Load, Window
+
+if TYPE_CHECKING:
+    from ..machine.watch import Watch
+    from ..resources.progress import Progress
+    from ..serving.server import Server
+
+NOTED_ERROR = 0.005
+"""Of the client's TPOT, a fraction: below it a change that matters is the server's."""
+
+_BACKENDS = {
+    "attention": "attention_backend",
+    "moe": "moe_backend",
+    "all-reduce": "allreduce_backends",
+    "graph": "cudagraph_mode",
+}
+
+
+class WindowSource:
+    """A perf.Source of TPOT in seconds: one sample per request, one replicate per window.
+
+    restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
+    start: what a restart would change they cannot see, and their level, "window", says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        load: Load,
+        *,
+        watch: Callable[[], AbstractContextManager[Watch]],
+        progress: Progress,
+        restart: Callable[[], Server] | None = None,
+    ) -> None:
+        self._name = name
+        self._load = load
+        self._watch = watch
+        self._progress = progress
+        self._restart = restart
+        self._windows: list[Window] = []
+        self._telemetry: list[Json] = []
+        self._ran: Mapping[str, Json] = {}
+        self._starts = 0
+        self.level: Level = "server" if restart else "window"
+        self.wrong: str | None = None
+        self.broken: list[str] = []
+        self.notes: list[str] = []
+        self._use(server)
+
+    def _use(self, server: Server) -> None:
+        self._server = server
+        self._loop = ClosedLoop(server, self._load)
+        self._is_warm = False
+
+    @property
+    def contract(self) -> dict[str, Json]:
+        """What the client sends, how it counts, what model it talks to, and on which backends that runs."""
+        backend = _backend(self._ran)
+        return {
+            "clock": "client, monotonic, at the socket",
+            "formula": TPOT_FORMULA,
+            "concurrency": self._load.concurrency,
+            "prompt_tokens": self._load.prompt_tokens,
+            "output_tokens": self._load.output_tokens,
+            "requests": self._load.requests,
+            **self._server.given_facts,
+            **({"backend": backend} if backend else {}),
+        }
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """What the server says it runs, what the watch saw, and what the client itself costs."""
+        floor = _floor(self._load.concurrency)
+        return {
+            "server": dict(self._ran),
+            "server_starts": self._starts,
+            "telemetry": list(self._telemetry),
+            "client_floor": floor if isinstance(floor, str) else asdict(floor),
+        }
+
+    def take(self, count: int) -> list[Replicate]:
+        """Run `count` more windows; a window that could time no request is a broken rule and no replicate.
+
+        Nothing is run for a server whose answers are wrong.
+        """
+        if self.wrong:
+            return []
+
+        windows = [window for share in self._shares(count) for window in self._watched(share)]
+        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
+        floor = _floor(self._load.concurrency)
+        self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor)]
+        return [Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s]
+
+    def _shares(self, count: int) -> Sequence[int]:
+        """Windows of each server start."""
+        return [1] * count if self._restart else [count]
+
+    def _watched(self, count: int) -> list[Window]:
+        """Windows on one server, warm and watched; a start is not watched, since it is not measured."""
+        if self._restart and self._windows:
+            self._use(self._restart())
+        if not self._is_warm:
+            self._progress.tick(f"{self._name}: warming up")
+            self._loop.warm_up()
+            self._is_warm = True
+            self._starts += 1
+
+        with self._watch() as watch:
+            windows = [self._window() for _ in range(count)]
+
+        telemetry = watch.report()
+        self.broken.extend(telemetry.invalid)
+        self._telemetry.append(dict(telemetry.facts))
+        self._note_what_runs(self._server.facts())
+        return windows
+
+    def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
+        before, now = _backend(self._ran), _backend(ran)
+        if before and before != now:
+            self.broken.append(
+                f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
+            )
+
+        self._ran = self._ran or ran
+
+    def _window(self) -> Window:
+        number = len(self._windows) + 1
+        self._progress.tick(f"{self._name}: window {number}")
+        window = self._loop.window()
+        self._windows.append(window)
+        self.broken.extend(f"window {number}: {reason}" for reason in window.broken)
+        return window
+
+
+def _facts(window: Window, floor: Floor | str) -> Mapping[str, Json]:
+    known = {} if isinstance(floor, str) else {"client_error": floor.tpot_error}
+    return {**window.facts, "output_tok_s": window.output_tok_s, **known}
+
+
+def _floor(concurrency: int) -> Floor | str:
+    """The client's own floor; what kept it from being measured is a fact too, and no reason to lose the windows."""
+    try:
+        return client_floor(concurrency)
+    except ServerError as error:
+        return f"not measured: {error}"
+
+
+def _floor_notes(floor: Floor | str) -> Iterator[str]:
+    """The client's own floor where a reader must think of it; the report says the largest of a run once."""
+    if isinstance(floor, str) or abs(floor.tpot_error) > NOTED_ERROR:
+        yield f"the client's own floor, subtracted from nothing: {floor}"
+
+
+def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
+    """What nobody but the client says; a reader must not take it for checked."""
+    for reason in {str(window.facts["counters"]) for window in windows if "counters" in window.facts}:
+        yield f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}"
+
+
+def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[str]:
+    """Why nobody would see that a kernel is compiled inside a window; nothing where it would be seen."""
+    if server.attached:
+        yield "kernels compiled inside a window go unseen: the log of an attached server is not ours to read"
+    elif not (ran.get("jit_monitor") or server.stand_in):
+        yield "kernels compiled inside a window go unseen: this vLLM does not report them (0.26 and later do)"
+
+
+def _backend(ran: Mapping[str, Json]) -> str:
+    """What computes on the server, in one line: an upgrade that changes it is then named; "" if nothing is known."""
+    known = ((name, ran.get(fact)) for name, fact in _BACKENDS.items())
+    shown = ((name, " ".join(map(str, value)) if isinstance(value, list) else value) for name, value in known)
+    return ", ".join(f"{name} {value}" for name, value in shown if value)
+
+
+def speculation_notes(windows: Sequence[Window]) -> Iterator[str]:
+    """What speculative decoding did, on average over the windows that drafted; nothing without it."""
+    seen = [found for window in windows if isinstance(found := window.facts.get("speculation"), dict)]
+    if not seen:
+        return
+
+    length, rate, drafts, drafted = (
+        fmean(float(str(one[name])) for one in seen) for name in ("length", "rate", "drafts", "draft_tokens")
+    )
+    positions = zip(*(one["per_position"] for one in seen if isinstance(one["per_position"], list)), strict=False)
+    shares = " ".join(f"{fmean(float(str(share)) for share in shares):.0%}" for shares in positions)
+    yield (
+        f"speculative decoding: acceptance length {length:.2f}, rate {rate:.0%}, {drafts:.0f} drafts of {drafted:.0f} "
+        f"tokens a window, accepted by position: {shares or 'unknown'}"
+    )

@@ -1,0 +1,115 @@
+"""Two attached servers as the two stacks of a session: they run already, are left running, and are asked in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..client.endpoint import base_url
+from ..errors import BadInput
+from ..gate.pairs import Contrast
+from ..machine.provenance import Difference, differences, undeclared
+from ..measure.paired_source import SideName, blamed
+
+if TYPE_CHECKING:
+    from ..serving.server import Server
+    from ..session.session import Suite
+    from ..settings.stack import Stack
+
+SETTINGS = (
+    "tensor_parallel",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+    "kv_block_tokens",
+    "prefix_caching",
+    "enforce_eager",
+    "cudagraph_off",
+    "radix_cache_off",
+    "speculative",
+    "speculative_method",
+    "draft_tokens",
+    "slots",
+)
+"""Facts of a server that somebody has set; how much memory was left for its KV cache is none."""
+
+NOT_RESTARTED = (
+    "both servers ran before and were not restarted: the interval covers windows on one start of each, and a restart "
+    "may change more than that"
+)
+
+
+def check_servers(base: Stack, candidate: Stack, *, same: bool, launches: bool) -> None:
+    """Raise BadInput unless both stacks are different attached servers, or none is one.
+
+    same: one stack is measured twice on purpose. launches: servers are to be launched with the user's arguments.
+    """
+    if not (base.server or candidate.server):
+        return
+    if "@" in f"{base.server}{candidate.server}":
+        # Not quoted, here or below: it would stand in the report.
+        raise BadInput("server=URL holds a user or a password; leave them out, and see --perf-server-key-env for keys")
+    if not (base.server and candidate.server):
+        raise BadInput(
+            f"base {base}, candidate {candidate}: only one of them is an attached server, and what runs there cannot "
+            "be started here; give server=URL for both, or for none"
+        )
+    if launches:
+        raise BadInput("server=URL and --perf-serve: give one, servers to attach to or one to launch")
+    if base_url(base.server) == base_url(candidate.server) and not same:
+        raise BadInput(
+            f"server={candidate.server} on both sides would be measured against itself; give two servers, or "
+            f"`pytest -m perf --perf-stack server={candidate.server} --perf-against same` to see what can be resolved"
+        )
+
+
+class AttachedServers:
+    """The servers at two URLs, attached when they are first wanted."""
+
+    def __init__(self, suite: Suite, base: str, candidate: str) -> None:
+        self._suite = suite
+        self._urls: dict[SideName, str] = {"base": base, "candidate": candidate}
+        self._servers: dict[SideName, Server] = {}
+
+    def server(self, side: SideName) -> Server:
+        """One of them; raises StackFailed if it cannot be attached."""
+        if side not in self._servers:
+            with blamed(side):
+                self._servers[side] = self._suite.server.attached(self._urls[side])
+
+        return self._servers[side]
+
+    def skip_ranks(self) -> None:
+        """Skip a test that measures ranks."""
+        pytest.skip("both stacks are attached servers, of which only TPOT is measured: ranks started here are neither")
+
+    def contrast(self, declared: Collection[str]) -> Contrast:
+        """What the two say of themselves, as far as both say it; `declared` as of machine.provenance.undeclared."""
+        base, candidate = self.server("base"), self.server("candidate")
+        versions = differences(*map(self._suite.provenance_of, (base, candidate)))
+        found = (*versions, *_settings_that_differ(base, candidate))
+        return Contrast(found, undeclared(found, declared))
+
+    def notes(self, contrast: Contrast) -> tuple[str, ...]:
+        """What a reader must know of a verdict on them."""
+        return (NOT_RESTARTED, *(() if contrast.differences else (self._nothing_differs(),)))
+
+    def _nothing_differs(self) -> str:
+        if base_url(self._urls["base"]) == base_url(self._urls["candidate"]):
+            return "one server was measured against itself"
+
+        said = ", ".join(f"{name} {version}" for name, version in self.server("base").stack().items())
+        return (
+            f"both servers say the same of themselves ({said}), so that the change under test is really there was not "
+            "seen: a flag, NCCL or a driver does not show on their pages"
+        )
+
+
+def _settings_that_differ(base: Server, candidate: Server) -> Iterator[Difference]:
+    """Named as --perf-change flag:NAME wants it. What one side does not say is no difference: newer pages say more."""
+    old, new = base.facts(), candidate.facts()
+    for name in SETTINGS:
+        if name in old and name in new and old[name] != new[name]:
+            yield Difference(f"flag:{name.replace('_', '-')}", old[name], new[name], declarable=True)

@@ -1,0 +1,169 @@
+"""Servers of two stacks in turn, A B B A, as often as a budget allows: started afresh each time, or both attached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from ..gate.evidence import quality
+from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
+from ..gate.text.quantity import format_percent
+from ..gate.verdict import Judgement, Verdict
+from ..measure.paired_source import SideName, StackFailed, blamed
+from ..metric import DEFAULT_TOLERANCE, Replicate
+from .side import Half
+
+if TYPE_CHECKING:
+    from ..measure.answers import AnswerSource
+    from ..metric import Metric
+    from ..serving.server import Server
+    from ..session.perf import Source
+
+LEAST_PAIRS = 2
+"""Even beyond the budget: with one pair nothing is known of the noise."""
+
+_PAIRED = {"server": "server starts", "window": "windows"}
+
+ANSWER_PASSES = 2
+"""Over the prompts, on the first server of each stack: with two it is known how far one server agrees with itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """How servers are had and asked.
+
+    start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. window: a source
+    of windows on a server. answers: a source of answers, which come before the clock. clock: in seconds.
+    level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
+    """
+
+    start: Callable[[SideName], Server]
+    window: Callable[[Server], Source]
+    answers: Callable[[Server], AnswerSource]
+    clock: Callable[[], float] = time.monotonic
+    level: Literal["server", "window"] = "server"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be measured. first, most: pairs. seconds: for all pairs together, starts included."""
+
+    first: int
+    most: int
+    seconds: float
+
+
+class Sandwich:
+    """One metric on servers of two stacks; each pair is a window of each, on servers that `servers` start for it."""
+
+    def __init__(self, servers: Servers, metric: Metric, contrast: Contrast, budget: Budget) -> None:
+        self._servers = servers
+        self._metric = metric
+        self._contrast = contrast
+        self._budget = budget
+        self._halves: dict[SideName, Half] = {
+            "base": Half(servers.level),
+            "candidate": Half(servers.level),
+        }
+        self._answers: dict[SideName, AnswerSource] = {}
+        self._passes: dict[SideName, list[quality.Pass]] = {}
+        self._running: Server | None = None
+
+    def judgement(self, candidate: Server) -> Judgement:
+        """Pairs until the verdict is settled, the cap is reached or the budget is spent; `candidate` runs already.
+
+        Raises StackFailed, with what the base has measured, if a server of one stack does not start or dies.
+        """
+        self._running = candidate
+        try:
+            return self._settle()
+        except StackFailed as failure:
+            failure.base = tuple(self._halves["base"].replicates)
+            raise
+
+    @property
+    def replicates(self) -> tuple[Replicate, ...]:
+        """The candidate's so far."""
+        return tuple(self._halves["candidate"].replicates)
+
+    def _settle(self) -> Judgement:
+        clock = self._servers.clock
+        started = clock()
+        looks = self._first_pairs()
+        for look in looks:
+            while (taken := len(self.replicates)) < look and self._sound:
+                self._pair(taken)
+
+            judgement = self._judged(len(looks))
+            if judgement.verdict is not Verdict.INCONCLUSIVE:
+                break
+
+        note = f"{judgement.replicates} pairs of {_PAIRED[self._servers.level]} in {(clock() - started) / 60:.0f} min"
+        return replace(judgement, notes=(f"{note}{_resolved(judgement)}", *self._servers.notes, *judgement.notes))
+
+    def _first_pairs(self) -> tuple[int, ...]:
+        """Two pairs, and the looks that the rest of the budget allows: how long a start takes says nothing of speed.
+
+        The second pair shows what one costs: of the first, one server ran already.
+        """
+        started = last = self._servers.clock()
+        for number in range(LEAST_PAIRS):
+            if self._sound:
+                last = self._servers.clock()
+                self._pair(number)
+
+        now = self._servers.clock()
+        affordable = LEAST_PAIRS + int((self._budget.seconds - (now - started)) / max(now - last, 1e-9))
+        most = max(LEAST_PAIRS, min(self._budget.most, affordable))
+        return planned_looks(min(self._budget.first, most), most)
+
+    @property
+    def _sound(self) -> bool:
+        return not self._contrast.unused and all(half.sound for half in self._halves.values())
+
+    def _judged(self, looks: int) -> Judgement:
+        base, candidate = (half.side(self._metric) for half in self._halves.values())
+        return judge_pairs(base, candidate, self._contrast, looks)
+
+    def _pair(self, number: int) -> None:
+        order: tuple[SideName, SideName] = ("candidate", "base")
+        for side in order if number % 2 == 0 else order[::-1]:
+            with blamed(side):
+                self._replicate(side)
+
+        if number == 0:
+            self._compare_answers()
+
+    def _replicate(self, side: SideName) -> None:
+        """One server: its answers, if they are not known of its stack, then a window."""
+        server, self._running = self._running or self._servers.start(side), None
+        half = self._halves[side]
+        if side not in self._answers:
+            self._answers[side] = source = self._servers.answers(server)
+            self._passes[side] = quality.passes(source.take(ANSWER_PASSES))
+            half.wrong = source.wrong
+        if not half.wrong:
+            window = self._servers.window(server)
+            half.add(window, window.take(1))
+
+    def _compare_answers(self) -> None:
+        """The candidate is wrong if it answers otherwise than the base, by more than the base differs from itself."""
+        base, candidate = self._halves.values()
+        if base.wrong or candidate.wrong:
+            return
+
+        exact = self._answers["candidate"].contract.get("batch_invariant") is True
+        passes = self._passes["base"], self._passes["candidate"]
+        candidate.wrong = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact).wrong
+
+
+def _resolved(judgement: Judgement) -> str:
+    """What change could have been seen with so many pairs."""
+    if judgement.lo is None or judgement.hi is None:
+        return ""
+
+    seen = surely_found(judgement.metric.tolerance, judgement.lo, judgement.hi)
+    return f"; a slowdown of {format_percent(seen, signed=False)} would have been found"

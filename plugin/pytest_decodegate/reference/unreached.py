@@ -1,0 +1,49 @@
+"""Slowdowns that two stacks ask for and that reach no metric of the run: a GO would say that the gate missed them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
+
+if TYPE_CHECKING:
+    from ..settings.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A metric that was judged on both stacks. ranks: of each of its gangs; 0 for a metric of servers."""
+
+    metric: str
+    ranks: int
+
+    def is_reached_by(self, one: Slowdown) -> bool:
+        """Whether its bursts or its servers are longer by `one`."""
+        from ..serving.slowed import reaches_servers
+
+        if not one.matches(self.metric):
+            return False
+
+        return (one.rank or 0) < self.ranks if self.ranks else reaches_servers(one)
+
+
+def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | None:
+    """Why a run that measured `measured` proves nothing of a slowdown that its stacks ask for; None if it may."""
+    missed = list(dict.fromkeys(_missed(stacks, measured)))
+    if not missed:
+        return None
+
+    names = ", ".join(one.metric for one in measured) or "none"
+    return (
+        f"{VARIABLE}: {' and '.join(missed)} slowed nothing down, so nothing was seen of what it does; metrics "
+        f"measured: {names}; correct the pattern, or select a test that measures what it names"
+    )
+
+
+def _missed(stacks: Sequence[Stack], measured: Collection[Measured]) -> Iterator[str]:
+    for stack in stacks:
+        for one in read_slowdowns(dict(stack.env).get(VARIABLE, "")):
+            if not any(each.is_reached_by(one) for each in measured):
+                yield repr(one.pattern) + ("" if one.rank is None else f" in rank {one.rank}")

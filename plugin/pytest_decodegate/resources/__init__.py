@@ -1,0 +1,1 @@
+"""What a session holds while it measures: the GPUs, the server under test, progress and deadlines."""

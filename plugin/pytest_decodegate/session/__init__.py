@@ -1,0 +1,1 @@
+"""One pytest session: its state, the perf fixture, and what came out."""

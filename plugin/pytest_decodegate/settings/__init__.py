@@ -1,0 +1,1 @@
+"""Options, ini values, markers and stacks, read and checked once."""

@@ -1,0 +1,261 @@
+"""The grammar of a stack on the command line: which Python, which NCCL and which variables the ranks run with."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import BadInput
+from ..gang import protocol
+from ..machine.provenance import ABSENT, Difference
+from ..machine.stack import REPORTED
+from ..workloads.runtime.slowdown import VARIABLE, read_slowdowns
+
+if TYPE_CHECKING:
+    from ..gang.options import GangOptions
+    from ..metric import Json
+
+THIS = "this"
+"""The Python and the environment that pytest itself runs with."""
+
+GRAMMAR = (
+    "python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to preload), vllm=VERSION (an "
+    f"environment made for it), env:NAME=VALUE, several joined by commas, or {THIS!r}; or, for both stacks, "
+    "server=URL (a server that runs already)"
+)
+
+OF_PYTHON = frozenset({"cuda", "nccl", "python", "torch", "vllm"})
+"""What another Python may bring along, in the words of --perf-change."""
+
+OF_SERVER = frozenset({"vllm", "sglang", "tensorrt", "llamacpp"})
+"""What another server may be a version of, in the same words."""
+
+_WORDS = ("python", "nccl", "vllm", "server")
+_NEXT = re.compile(rf",(?=(?:{'|'.join(_WORDS)})=|env:)")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRELOAD = ("LD_PRELOAD", "VLLM_NCCL_SO_PATH")
+_OF_THE_GANG = (protocol.ADDRESS, protocol.KEY_FILE, protocol.GANG_ID)
+_TAKEN: Mapping[str, str] = {
+    **dict.fromkeys(("PYTHONPATH", "PYTHONSAFEPATH"), "it brings this plugin to the ranks; use python=PATH"),
+    **dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "torchrun sets it"),
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"), "both stacks must run on the same GPUs"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """How the ranks of one stack differ from what pytest itself runs with; None and () mean "not at all".
+
+    python: executable, absolute but not resolved: a venv is known by the path of its link.
+    nccl: the library that is preloaded. env: variables set in the ranks. server: the URL of a stack that runs already
+    and has no ranks; all else is then unset.
+    """
+
+    python: str | None = None
+    nccl: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    server: str | None = None
+
+    @property
+    def parts(self) -> list[str]:
+        """The words that `parse_stack` reads it from, one for each part."""
+        named = (("python", self.python), ("nccl", self.nccl), ("server", self.server))
+        paths = [f"{name}={value}" for name, value in named if value]
+        return [*paths, *(f"env:{name}={value}" for name, value in self.env)] or [THIS]
+
+    def __str__(self) -> str:
+        return ",".join(self.parts)
+
+    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The variables that the ranks get on top of `environ`."""
+        if self.nccl is None:
+            return dict(self.env)
+
+        preload, own_copy = _PRELOAD
+        added = {preload: ":".join(filter(None, (self.nccl, environ.get(preload))))}
+        if own_copy in environ:  # this host gives vLLM a copy of its own, which would be measured instead
+            added[own_copy] = self.nccl
+
+        return {**added, **dict(self.env)}
+
+    def applied(self, options: GangOptions) -> GangOptions:
+        """`options` for ranks of this stack."""
+        return replace(options, python=self.python or options.python, env={**options.env, **self.environment()})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the ranks of one stack really run with. facts: from machine.stack.probe. env: the variables asked for."""
+
+    facts: Mapping[str, Json]
+    env: Mapping[str, str | None]
+
+
+def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str], str] | None = None) -> Stack:
+    """Read a stack from the values of `option`, which may have been given several times; raises BadInput.
+
+    environment_of: makes or finds the environment of a vLLM version and returns its Python; without it `vllm=` is
+    refused, because installing vLLM takes minutes that nobody expects of a test run.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        for name, value in _pieces(text, option):
+            if name in found:
+                raise BadInput(f"{option}: {name} is given twice, as {found[name]!r} and {value!r}; give one stack")
+            found[name] = value
+
+    if "server" in found and len(found) > 1:
+        others = ", ".join(sorted(found.keys() - {"server"}))
+        raise BadInput(f"{option}: server={found['server']} runs already, with a stack of its own; leave out {others}")
+    if "vllm" in found and "python" in found:
+        raise BadInput(f"{option}: vllm={found['vllm']} stands for a Python of its own; leave python= out")
+
+    env = tuple(sorted((name.removeprefix("env:"), value) for name, value in found.items() if name.startswith("env:")))
+    if "nccl" in found and (both := [name for name, _ in env if name in _PRELOAD]):
+        raise BadInput(f"{option}: nccl= sets {both[0]} itself; leave env:{both[0]} out")
+
+    python, nccl = _python(found, option, environment_of), _nccl(found.get("nccl"), option)
+    return Stack(python, nccl, env, found.get("server"))
+
+
+def declared(base: Stack, candidate: Stack) -> frozenset[str]:
+    """What differs between two stacks on purpose, in the words of --perf-change."""
+    names: set[str] = {f"env:{name}" for name, _ in set(base.env) ^ set(candidate.env)}
+    if base.python != candidate.python:
+        names |= OF_PYTHON
+    if base.nccl != candidate.nccl:
+        names |= {"nccl", *(f"env:{name}" for name in _PRELOAD)}
+    if base.server != candidate.server:
+        names |= OF_SERVER
+
+    return frozenset(names)
+
+
+def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:
+    """Why a difference that `stacks` (base, candidate) ask for did not come about in what their ranks loaded."""
+    return tuple(_without_effect(*stacks, *loaded))
+
+
+def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
+    """Variables that the stacks were asked to set and that differ in their ranks, whatever their names."""
+    sides = ((name, old.env[name], new.env.get(name)) for name in sorted(old.env))
+    return tuple(
+        Difference(
+            f"env:{name}",
+            ABSENT if before is None else before,
+            ABSENT if now is None else now,
+            declarable=True,
+        )
+        for name, before, now in sides
+        if before != now
+    )
+
+
+def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> Iterator[str]:
+    if base.nccl != candidate.nccl and old.facts.get("nccl_sha256") == new.facts.get("nccl_sha256"):
+        yield f"the candidate NCCL was not used: {_both_nccl(old.facts, new.facts)}"
+    if base.python != candidate.python and _compared(old.facts) == _compared(new.facts):
+        versions = ", ".join(
+            f"{name} {new.facts[name]}" for name in ("python", "torch", "nccl", "vllm") if name in new.facts
+        )
+        yield (
+            f"the two Pythons run the same stack: both sides loaded {versions}, from {old.facts.get('executable')} and "
+            f"{new.facts.get('executable')}"
+        )
+    for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
+        if old.env.get(name) == new.env.get(name):
+            yield f"env:{name} is {new.env.get(name)!r} in the ranks of both sides"
+
+
+def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
+    if "nccl" not in new:
+        return "neither side loaded a libnccl (is torch a build without CUDA?)"
+
+    paths = [path for side in (old, new) if isinstance(copies := side.get("nccl_path"), list) for path in copies]
+    return f"both sides loaded {new['nccl']} from {', '.join(dict.fromkeys(map(str, paths))) or 'inside torch'}"
+
+
+def _compared(facts: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in facts.items() if name not in REPORTED}
+
+
+def _pieces(text: str, option: str) -> Iterator[tuple[str, str]]:
+    """(name, value) of each part; a comma inside a value stays, unless one of our own words follows it."""
+    if text.strip() == THIS:
+        return
+
+    for piece in _NEXT.split(text.strip()):
+        name, equals, value = piece.partition("=")
+        if not equals or (name not in _WORDS and not name.startswith("env:")):
+            raise BadInput(f"{option}: {piece!r} in {text!r} is no part of a stack; write {GRAMMAR}")
+        if name.startswith("env:"):
+            _check_variable(name.removeprefix("env:"), option)
+            if name == f"env:{VARIABLE}":
+                read_slowdowns(value)
+        elif not value.strip("="):
+            raise BadInput(f"{option}: {piece!r} in {text!r} names nothing; write {GRAMMAR}")
+
+        yield name, value.removeprefix("=") if name == "vllm" else value
+
+
+def _check_variable(name: str, option: str) -> None:
+    if not _ENV_NAME.fullmatch(name):
+        raise BadInput(f"{option}: {name!r} is no name of an environment variable; write env:NAME=VALUE")
+    if why := _TAKEN.get(name) or ("it belongs to the gang" if name in _OF_THE_GANG else None):
+        raise BadInput(f"{option}: env:{name} cannot be part of a stack: {why}")
+
+
+def _python(found: Mapping[str, str], option: str, environment_of: Callable[[str], str] | None) -> str | None:
+    if (version := found.get("vllm")) is not None:
+        if environment_of is None:
+            raise BadInput(
+                f"{option}: vllm={version} needs an environment of its own, which `decodegate upgrade` makes; give "
+                "python=PATH of one that exists"
+            )
+        return environment_of(version)
+    if (text := found.get("python")) is None:
+        return None
+
+    path = Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolving would leave the venv
+    if path.is_dir():
+        path = path / "bin" / "python"
+    if not path.is_file():
+        raise BadInput(f"{option}: python={text} is not there ({str(path)!r} is no file); give a Python or its venv")
+    if not os.access(path, os.X_OK):
+        raise BadInput(f"{option}: python={text} cannot be executed; give the Python of an environment")
+
+    return str(path)
+
+
+def _nccl(text: str | None, option: str) -> str | None:
+    if text is None:
+        return None
+
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise BadInput(f"{option}: nccl={text} is no file; give the libnccl.so.2 itself")
+    if set(str(path)) & {":", " "}:
+        raise BadInput(f"{option}: nccl={text} cannot be preloaded: the loader splits LD_PRELOAD at colons and spaces")
+    if problem := _why_no_nccl(path):
+        raise BadInput(f"{option}: nccl={text} is no NCCL: {problem}; give the libnccl.so.2 itself")
+
+    return str(path)
+
+
+def _why_no_nccl(path: Path) -> str | None:
+    with path.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return "it is no shared library"
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            return None if library.find(b"ncclGetVersion\0") >= 0 else "it has no ncclGetVersion"
+
+
+def describe(stacks: Iterable[Stack]) -> str:
+    """Two stacks in one line: "base: this; candidate: nccl=/opt/libnccl.so.2"."""
+    base, candidate = stacks
+    return f"base: {base}; candidate: {candidate}" if base != candidate else f"base and candidate: {candidate}"

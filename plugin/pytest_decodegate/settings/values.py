@@ -1,0 +1,269 @@
+"""Values of options, each checked by itself: raises BadInput naming the option, the value and what it may be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+from urllib.parse import urlsplit
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ..gang.options import Nodes
+    from .stack import Stack
+
+Record = Literal["off", "missing", "all"]
+
+AUTO = "auto"
+"""The value of --perf-baseline that names its default: a stored stack is chosen. A file of this name is "./auto"."""
+
+SAME = "same"
+"""The value of --perf-against that names the stack under test itself: an A/A, in which nothing may move."""
+
+PINS = ("attention", "moe")
+"""What --perf-pin can name."""
+
+
+def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
+    """Patterns of metric names with their bands, from the lines of the ini option perf_tolerance."""
+    from ..metric import parse_tolerance
+
+    for line in lines:
+        # Metric names may hold "=" (marlin_moe[m=8]), so the last one separates.
+        pattern, equals, band = line.rpartition("=")
+        if not (equals and pattern.strip()):
+            raise BadInput(f"ini option perf_tolerance: line {line!r} is not of the form 'metric pattern = 3%'")
+
+        # A bracket in a metric name is itself, not a set of characters.
+        yield pattern.strip().replace("[", "[[]"), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
+
+
+def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
+    """The stack under test, and the one that it is measured against if there is one."""
+    from .stack import parse_stack
+
+    stack = parse_stack(config.getoption("--perf-stack") or [], "--perf-stack")
+    against: list[str] | None = config.getoption("--perf-against")
+    if not against:
+        if stack.server:
+            raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
+
+        return stack, None
+
+    for option in ("--perf-record", "--perf-baseline", "--perf-nnodes", "--perf-server", "--perf-server-restarts"):
+        if config.getoption(option) is not None:
+            raise BadInput(
+                f"--perf-against and {option}: give one; both stacks are measured here and now (two running servers "
+                "are --perf-stack server=URL --perf-against server=URL)"
+            )
+
+    from ..reference.attached import check_servers
+
+    same = against == [SAME]
+    base = stack if same else parse_stack(against, "--perf-against")
+    check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
+    return stack, base
+
+
+def pins(text: str | None) -> dict[str, str]:
+    """Backends by what they are pinned for, from --perf-pin."""
+    found: dict[str, str] = {}
+    for pin in text.split(",") if text is not None else ():
+        name, equals, value = (part.strip() for part in pin.partition("="))
+        if name not in PINS or not (equals and value):
+            raise BadInput(f"--perf-pin: {pin!r} is not NAME=VALUE with a name out of {', '.join(PINS)}")
+
+        found[name] = value
+
+    return found
+
+
+def change(text: str | None) -> frozenset[str]:
+    """The declared change, from --perf-change; nothing without it."""
+    if text is None:
+        return frozenset()
+
+    from ..machine.provenance import parse_declared
+
+    return parse_declared(text)
+
+
+def nodes(config: pytest.Config) -> Nodes | None:
+    """The nodes of each gang, None for this host alone; the options for several are all or none."""
+    given = {
+        name: config.getoption(name) for name in ("--perf-node-start", "--perf-rdzv-endpoint", "--perf-listen-host")
+    }
+    node_count = count(config, "--perf-nnodes", default=1, at_least=1)
+    if node_count == 1 and not any(given.values()):
+        return None
+    if missing := [name for name, value in given.items() if not value]:
+        raise BadInput(f"--perf-nnodes: {node_count} nodes also need {', '.join(missing)}")
+
+    start = given["--perf-node-start"]
+    if len(start) != node_count:
+        raise BadInput(
+            f"--perf-node-start: {len(start)} command(s) for --perf-nnodes={node_count}; give one for each node"
+        )
+
+    from ..gang.options import Nodes
+
+    return Nodes(tuple(start), given["--perf-rdzv-endpoint"], given["--perf-listen-host"])
+
+
+def record(text: str | None) -> Record:
+    """The mode of --perf-record."""
+    if text is None:
+        return "off"
+    for mode in get_args(Record):
+        if text == mode:
+            return mode  # type: ignore[no-any-return]
+
+    # An option with an optional value takes the next word, which may have been meant as a path.
+    raise BadInput(f"--perf-record: {text!r} is neither 'missing' nor 'all'; write --perf-record=missing before a path")
+
+
+def count(config: pytest.Config, option: str, *, default: int, at_least: int) -> int:
+    """A whole number of at least `at_least`."""
+    text = config.getoption(option)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < at_least:
+        raise BadInput(f"{option}: {text!r} is not a whole number of at least {at_least}")
+
+    return int(text)
+
+
+def seconds(config: pytest.Config, option: str, *, default: float) -> float:
+    """A time in seconds, written without a unit."""
+    text = config.getoption(option)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) == 0:
+        raise BadInput(f"{option}: {text!r} is not a number of seconds above zero")
+
+    return float(text)
+
+
+def duration(config: pytest.Config, option: str, *, default: float) -> float:
+    """A time in seconds, written with its unit."""
+    text = config.getoption(option)
+    if text is None:
+        return default
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if match is None or float(match[1]) == 0:
+        raise BadInput(f"{option}: {text!r} is not a time above zero with its unit; write for example 30m, 90s or 2h")
+
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def existing_file(text: str | None) -> Path | None:
+    """The file of --perf-baseline, None where one is to be chosen."""
+    if text is None or text == AUTO:
+        return None
+    if not (path := Path(text).absolute()).is_file():
+        raise BadInput(
+            f"--perf-baseline: {text!r} is not a file; give one of baselines/<machine class>/NNNN_*.json, or {AUTO!r}"
+        )
+
+    return path
+
+
+def writable(text: str | None) -> Path | None:
+    """The file of --perf-report."""
+    if text is None:
+        return None
+
+    check_writable(Path(text), "--perf-report")
+    return Path(text).absolute()
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse the value of `option` now, not after an hour of measuring; raises BadInput."""
+    # Opening it would leave an empty file behind a run without verdicts.
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise BadInput(f"{option}: cannot write to {str(path)!r}; give a file in a folder that exists and is writable")
+
+
+def url(text: str | None) -> str | None:
+    """The address of --perf-server, without the last slash."""
+    if text is None:
+        return None
+    if not _is_http(text):
+        raise BadInput(f"--perf-server: {text!r} is not a URL such as http://127.0.0.1:8000")
+
+    return text.rstrip("/")
+
+
+def _is_http(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read, because only that checks it
+    except ValueError:
+        return False
+
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def key_env(name: str | None, server: str | None) -> str | None:
+    """The variable that --perf-server-key-env names, which must be set."""
+    if name is None:
+        return None
+    if server is None:
+        raise BadInput("--perf-server-key-env: only an attached server asks for a key; give --perf-server URL too")
+    if not os.environ.get(name):
+        # Not quoted: whoever pastes the key itself here must not find it in a log.
+        raise BadInput("--perf-server-key-env: no environment variable of this name is set; give a name, not the key")
+
+    return name
+
+
+def server_model(name: str | None, server: str | None) -> str | None:
+    """The model that --perf-server-model names; None for the only one that is served."""
+    if name is not None and server is None:
+        raise BadInput(
+            f"--perf-server-model: {name!r} is for an attached server; give --perf-server URL too, or name the model "
+            "that is to be launched in --perf-serve"
+        )
+
+    return name
+
+
+def restarts(config: pytest.Config, server: str | None) -> int | None:
+    """How often --perf-server-restarts starts a server of ours; None for one start."""
+    if config.getoption("--perf-server-restarts") is None:
+        return None
+    if server is not None:
+        raise BadInput("--perf-server-restarts: an attached server is not ours to restart; launch it by --perf-serve")
+
+    return count(config, "--perf-server-restarts", default=2, at_least=2)
+
+
+def quality_prompts(text: str | None) -> tuple[str, ...]:
+    """The prompts of --perf-quality-prompts; () for the built-in ones."""
+    if text is None:
+        return ()
+
+    from ..measure.answers import read_prompts
+
+    return read_prompts(Path(text))
+
+
+def serve(text: str | None) -> tuple[str, ...] | None:
+    """The words of --perf-serve."""
+    if text is None:
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"--perf-serve: {text!r} cannot be split into arguments: {error}") from error
+
+    from ..serving.command import read_command
+
+    read_command(words)  # refused now rather than when the server is wanted
+    return tuple(words)

@@ -1,0 +1,1 @@
+"""AllReduce and its relatives, by each way to issue them."""

@@ -1,0 +1,106 @@
+"""The AllReduce of the hidden state, by each path that matters; and how any collective becomes a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...errors import BadInput
+from ...gang.worker import note
+from ..kimi import BF16_BYTES, KIMI_K25
+from ..runtime.timing import ALIGN_CYCLES, CpuClock, CudaClock, Workload
+from . import communicators
+from .arrivals import own_part
+from .paths import ALLREDUCE, Issued, Path, Shape
+from .verified import Check, Collective, total
+
+if TYPE_CHECKING:
+    from ...metric import Json
+
+SWEEP_BYTES = 1 << 30
+"""Of the buffers of a sweep's burst: large messages come in shorter bursts."""
+
+
+def allreduce(path: str, tokens: int = 1, calls: int = KIMI_K25.layer_allreduces) -> Workload:
+    """AllReduce(sum) of bf16 [tokens, 7168], a burst of `calls` on distinct buffers.
+
+    path: one of paths.ALLREDUCE. Skips where the path does not exist, with the library's reason; raises BadInput for
+    a path that nobody knows.
+    """
+    return _allreduce(path, tokens * KIMI_K25.hidden, calls, {"tokens": tokens})
+
+
+def allreduce_sweep(path: str, size_bytes: int, most_calls: int = KIMI_K25.layer_allreduces) -> Workload:
+    """AllReduce(sum) of `size_bytes` of bf16, for algbw and busbw over sizes that decoding does not use."""
+    calls = max(1, min(most_calls, SWEEP_BYTES // size_bytes))
+    return _allreduce(path, size_bytes // BF16_BYTES, calls, {})
+
+
+def _allreduce(path: str, elements: int, calls: int, contract: Mapping[str, Json]) -> Workload:
+    summed = Collective("AllReduce", lambda *_: elements, lambda _rank, _call, given: total(given))
+    shape = Shape([elements] * calls, [elements] * calls)
+    more = {"collective": "allreduce", "bytes": elements * BF16_BYTES, **contract}
+    return workload(ALLREDUCE, path, summed, shape, more)
+
+
+def workload(
+    paths: Mapping[str, Path], name: str, collective: Collective, shape: Shape, contract: Mapping[str, Json]
+) -> Workload:
+    """`collective` by the path `name` out of `paths`, ready to be checked and timed. Every rank must call it.
+
+    The device-side sleep gives all ranks the time to queue, and grows on a rank whose host needs longer for a graph;
+    the collective after it lets no rank's stream begin before all have come. So neither the host's launches nor their
+    skew between ranks are part of the interval.
+    """
+    path = _known(paths, name, collective)
+    what = f"{collective.name} by {name}"
+    if path.cuda:
+        communicators.needs_cuda(what)
+
+    issued = path.issue(shape)
+    note(f"{what}: {len(issued.inputs)} calls are ready, checking numbers")
+    check = Check(what, collective, issued, *communicators.place(), _host_barrier)
+    return Workload(
+        burst=issued.burst,
+        calls=len(issued.inputs),
+        clock=_clock(path, issued),
+        check=partial(_checked, check),
+        align=_host_barrier,
+        own_part=partial(own_part, issued.burst, path.cuda),
+        contract={
+            **path.contract,
+            "path": name,
+            "reduce": "max over ranks, sample by sample",
+            "dtype": "bfloat16",
+            "calls": len(issued.inputs),
+            "world_size": check.world_size,
+            **contract,
+            **issued.contract,
+        },
+    )
+
+
+def _known(paths: Mapping[str, Path], name: str, collective: Collective) -> Path:
+    if name not in paths:
+        raise BadInput(f"{collective.name}: unknown path {name!r}; use one of {', '.join(paths)}")
+
+    return paths[name]
+
+
+def _clock(path: Path, issued: Issued) -> CpuClock | CudaClock:
+    # One by one, the host's launches are what is timed: it cannot be ahead of them.
+    return CudaClock(ALIGN_CYCLES, issued.barrier, ahead=path.graph) if path.cuda else CpuClock()
+
+
+def _checked(check: Check) -> str | None:
+    """The check, and a note of where the ranks are: it is quoted if one of them hangs in the samples."""
+    wrong = check()
+    note(f"{check.what}: numbers are {'wrong' if wrong else 'right, being timed'}")
+    return wrong
+
+
+def _host_barrier() -> None:
+    import torch.distributed as dist
+
+    dist.barrier(group=communicators.host_group())

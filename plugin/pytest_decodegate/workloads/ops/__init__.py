@@ -1,0 +1,1 @@
+"""The other kernels of the decode step."""

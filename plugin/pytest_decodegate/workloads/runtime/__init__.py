@@ -1,0 +1,1 @@
+"""What every workload needs on a rank: clocks, bursts, checks, slowdowns."""

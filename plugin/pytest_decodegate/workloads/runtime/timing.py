@@ -1,0 +1,180 @@
+"""Clocks for a burst of calls on one rank, and the Workload that a factory hands back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ...metric import Json
+
+Burst = Callable[[], object]
+"""Does its calls and returns when they are launched (or, on a CPU, done); what it returns is not looked at."""
+
+ALIGN_CYCLES = 400_000
+"""Length of the device-side sleep before the interval, in SM cycles: 0.2 ms at 2 GHz. By then every rank has launched
+its first collective; a graph may take the host longer, see CudaClock."""
+
+MOST_ALIGN_CYCLES = 16 * ALIGN_CYCLES
+"""3.2 ms at 2 GHz. Of 382 gangs that replayed graphs of collectives on 2 and 4 H200s, 64 came to 2x ALIGN_CYCLES, 298
+to 4x, 20 to 8x and none further: a host that does is too busy to measure on."""
+
+CAPTURE_WARMUPS = 3
+
+
+class Clock(Protocol):
+    """Times one burst."""
+
+    def seconds(self, burst: Burst) -> float:
+        """Wall time of `burst` in seconds, as this clock sees it."""
+
+
+class CpuClock:
+    """The host's monotonic clock, for work that is done when the call returns."""
+
+    def seconds(self, burst: Burst) -> float:
+        """Run `burst` once; seconds of perf_counter between its start and its return."""
+        start = time.perf_counter()
+        burst()
+        return time.perf_counter() - start
+
+
+class CudaClock:
+    """CUDA events on the current stream around the burst; the device is idle before and after.
+
+    sleep_cycles: SM cycles that the device spins between the host's first launch and the start event, so that the
+    launches of all ranks are queued when the interval begins. prelude: runs after that, before the start event: a small
+    collective here lets no rank begin before all are there. ahead: the interval is the device's alone, so the whole
+    burst must be queued before it begins: the sleep is doubled after each burst for which the host came too late. What
+    such a burst took is returned all the same, or this rank would be out of step with the others. There are at most
+    four of them until MOST_ALIGN_CYCLES, most while samples still warm up; the median over samples bears the rest.
+    """
+
+    def __init__(self, sleep_cycles: int = 0, prelude: Burst | None = None, *, ahead: bool = False) -> None:
+        import torch
+
+        self.sleep_cycles = sleep_cycles
+        self._prelude = prelude
+        self._ahead = ahead
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._stop = torch.cuda.Event(enable_timing=True)
+
+    def seconds(self, burst: Burst) -> float:
+        """Run `burst` once; seconds between two events on the current stream (resolution about 0.5 us)."""
+        import torch
+
+        if self.sleep_cycles:
+            torch.cuda._sleep(self.sleep_cycles)
+        if self._prelude:
+            self._prelude()
+
+        self._start.record()
+        burst()
+        self._stop.record()
+        if self._ahead and self._start.query():  # the device has passed the start, maybe before there was work for it
+            self.sleep_cycles = min(2 * self.sleep_cycles, MOST_ALIGN_CYCLES)
+
+        self._stop.synchronize()
+        return float(self._start.elapsed_time(self._stop)) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one call must at least do: `bytes` moved from and to memory when nothing is cached, and `flops`."""
+
+    bytes: float
+    flops: float
+
+
+@dataclass(slots=True)
+class Workload:
+    """Work that is ready to be checked and timed on this rank.
+
+    burst: does `calls` calls, on rotated buffers.
+    check: runs the same calls on known data; None if the numbers are right, else a sentence that says what is wrong.
+    align: brings all ranks to the same point before a sample.
+    contract: how the time is taken; becomes part of the metric's identity. "cache": "cold" promises that a call reads
+    from memory: a time below what `traffic` takes is then refused.
+    facts: what was seen while setting up; reported, not compared.
+    traffic: of one call, None where it means nothing.
+    hot: builds the burst of `calls` calls that find in the cache what `burst` reads from memory.
+    own_part: seconds, round by round, that this rank needs for local work which is the same on all ranks.
+    """
+
+    burst: Burst
+    calls: int
+    clock: Clock
+    check: Callable[[], str | None]
+    contract: dict[str, Json]
+    align: Callable[[], None] = lambda: None
+    facts: dict[str, Json] = field(default_factory=dict)
+    traffic: Traffic | None = None
+    hot: Callable[[], Burst] | None = None
+    own_part: Callable[[], list[float]] | None = None
+
+    def sample(self, burst: Burst | None = None) -> float:
+        """Seconds per call of one burst on this rank: of `burst`, which does as many calls, or the workload's own."""
+        self.align()
+        return self.clock.seconds(burst or self.burst) / self.calls
+
+
+def needs(module: str, what: str) -> None:
+    """Raise BadInput if `module` cannot be imported on this rank; `what` says what wants it."""
+    import importlib
+    import sys
+
+    from ...errors import BadInput
+
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(
+            f"{what} needs {module!r}, which {sys.executable} cannot import ({error}); run pytest in the environment "
+            "that serves the model"
+        ) from error
+
+
+def rotate(calls: Sequence[Burst]) -> Burst:
+    """One burst that makes each of `calls` once, in order."""
+
+    def burst() -> None:
+        for call in calls:
+            call()
+
+    return burst
+
+
+def captured(burst: Burst) -> Burst:
+    """Capture `burst` into a CUDA graph and return its replay. Warms up on a side stream first, as capture demands."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(CAPTURE_WARMUPS):
+            burst()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        burst()
+
+    replay: Burst = graph.replay
+    return replay
+
+
+def relative_error(got: Any, want: Any) -> float:
+    """Frobenius norm of (got - want) over that of want, both in float64; NaN in either gives NaN."""
+    difference = got.double() - want.double()
+    return float(difference.norm() / want.double().norm())
+
+
+def wrong_if_above(error: float, limit: float, what: str) -> str | None:
+    """The check's sentence when `error` is not below `limit` (NaN never is), else None."""
+    if error < limit:
+        return None
+
+    return f"{what}: relative error {error:.3g} against the float64 reference, limit {limit:g}"
