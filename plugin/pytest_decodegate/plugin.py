@@ -1,22 +1,20 @@
-"""Hooks only: what pytest calls, and which room answers. Imports nothing heavy before a perf test runs."""
+"""Hooks that every pytest run calls, perf tests or none: options, markers, and whether a session of ours is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .errors import BadInput, DecodegateError
 from .fixtures import gpus, perf, server, torchrun, world_size
-from .session.session import SUITE, Suite
 from .settings import options
 
 if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
+    from .session.session import PerfSession
 
 __all__ = ["gpus", "perf", "server", "torchrun", "world_size"]
 
+FIXTURES = frozenset(__all__)
 DESELECTED = pytest.StashKey[int]()
 EXTENDED = pytest.StashKey[int]()
 
@@ -31,15 +29,28 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in options.MARKERS:
         config.addinivalue_line("markers", line)
 
+    wanted = options.perf_wanted(config)
+    if wanted:
+        _refuse_xdist(config)
+    if wanted or options.any_given(config):
+        _activate(config)
+
+
+def _activate(config: pytest.Config) -> PerfSession:
+    """The session of this run, with the hooks that tell it what happens; raises UsageError for bad options."""
+    from .errors import BadInput
+    from .session.hooks import SessionHooks
+    from .session.session import session_of
+
     try:
-        settings = options.read_settings(config)
+        session = session_of(config)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
 
-    if options.perf_wanted(config):
-        _refuse_xdist(config)
+    if not config.pluginmanager.has_plugin("decodegate-session"):
+        config.pluginmanager.register(SessionHooks(session), "decodegate-session")
 
-    config.stash[SUITE] = Suite(config, settings)
+    return session
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -47,33 +58,31 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if not options.perf_wanted(config) or config.option.collectonly:
         return []
 
-    suite = config.stash[SUITE]
-    fingerprint = suite.fingerprint
+    session = _activate(config)
+    fingerprint = session.hardware.fingerprint
     driver = f"driver {fingerprint.driver}" if fingerprint.gpus else f"no GPU: {fingerprint.no_gpu_reason}"
-    return [f"perf: machine class {suite.machine_class} ({driver}); baselines {suite.settings.baselines}"]
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop whatever is still alive, also after Ctrl-C."""
-    suite = config.stash.get(SUITE, None)
-    if suite is not None:
-        suite.close()
+    return [f"perf: machine class {session.machine_class} ({driver}); baselines {session.settings.baselines}"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One run per world size; session scope makes pytest group the tests of each."""
-    nodeid, marker = metafunc.definition.nodeid, metafunc.definition.get_closest_marker("world_size")
+    marker = metafunc.definition.get_closest_marker("world_size")
+    if marker is None and "world_size" not in metafunc.fixturenames:
+        return
+
+    from .errors import BadInput
+    from .settings.markers import marker_world_sizes
+
+    nodeid = metafunc.definition.nodeid
     try:
-        sizes = options.marker_world_sizes(nodeid, marker)
+        sizes = marker_world_sizes(nodeid, marker)
     except BadInput as error:
         raise pytest.Collector.CollectError(str(error)) from error
 
     if "world_size" not in metafunc.fixturenames:
-        if marker is not None:
-            raise pytest.Collector.CollectError(
-                f"{nodeid}: has a world_size marker but takes no world_size; take the fixture, or torchrun, which does"
-            )
-        return
+        raise pytest.Collector.CollectError(
+            f"{nodeid}: has a world_size marker but takes no world_size; take the fixture, or torchrun, which does"
+        )
 
     # Without a marker there is nothing to choose, and the test id stays as the user wrote it.
     ids = [f"world={size}" for size in sizes] if marker else [pytest.HIDDEN_PARAM]
@@ -84,16 +93,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the markers of perf tests, and deselect them unless they were asked for."""
     perf_items = [item for item in items if item.get_closest_marker("perf")]
-    try:
-        for item in perf_items:
-            options.marker_tolerance(item)
-    except BadInput as error:
-        raise pytest.UsageError(str(error)) from error
+    if not perf_items:
+        return
 
+    from .settings.markers import check_markers, marker_extended
+
+    check_markers(perf_items)
     if not options.perf_wanted(config):
         config.stash[DESELECTED] = _deselect(config, items, perf_items)
     elif not config.getoption("--perf-extended"):
-        extended = [item for item in perf_items if options.marker_extended(item)]
+        extended = [item for item in perf_items if marker_extended(item)]
         config.stash[EXTENDED] = _deselect(config, items, extended)
 
 
@@ -108,8 +117,10 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], some: list[pytest
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the perf tests that are left when every plugin has had its say."""
-    session.config.stash[SUITE].selected = sum(item.get_closest_marker("perf") is not None for item in session.items)
+    """Count the perf tests that are left when every plugin has had its say; a run that needs a session gets one."""
+    selected = sum(item.get_closest_marker("perf") is not None for item in session.items)
+    if selected or any(FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in session.items):
+        _activate(session.config).results.selected = selected
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -120,108 +131,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         for key, (kind, command) in how.items()
         if (count := config.stash.get(key, 0))
     ]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tell the suite which test the ranks and servers work for."""
-    suite = item.config.stash[SUITE]
-    suite.begin(item)
-    try:
-        return (yield)
-    finally:
-        suite.begin(None)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell a run on two stacks of tests that say more than their verdicts."""
-    report = yield
-    suite = item.config.stash[SUITE]
-    if suite.against is not None and item.get_closest_marker("perf"):
-        suite.against.note(report, passing=suite.passes(item), advisory=options.marker_advisory(item))
-
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """Rank output and clear errors while fixtures start gangs and servers."""
-    return (yield from _phase(item, "setup"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Rank output and clear errors while the test runs."""
-    return (yield from _phase(item, "call"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Rank output and clear errors while gangs and servers stop."""
-    return (yield from _phase(item, "teardown"))
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A gate that measured nothing fails, and so does one that cannot give the machine back."""
-    suite = session.config.stash[SUITE]
-    suite.close()
-    if exitstatus == pytest.ExitCode.OK and suite.measured_nothing and not session.config.option.collectonly:
-        nothing = f"{suite.selected} perf test(s) were selected and none came to a verdict"
-        suite.add_problem(f"{nothing}: a gate that measured nothing fails")
-    finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    if finished and suite.against is not None and (unreached := suite.against.unreached()):
-        suite.add_problem(unreached)
-    if exitstatus == pytest.ExitCode.OK and suite.problem:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if suite.against is not None:
-        suite.against.end(exitstatus)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """The verdict table; silent when no perf test ran."""
-    suite = config.stash[SUITE]
-    if suite.selected or suite.problem:
-        from .report import terminal
-
-        terminal.write_summary(terminalreporter, suite)
-
-
-def pytest_enter_pdb(config: pytest.Config) -> None:
-    """A person is looking: deadlines of the ranks wait."""
-    config.stash[SUITE].debugging = True
-
-
-def pytest_leave_pdb(config: pytest.Config) -> None:
-    """Deadlines count again."""
-    config.stash[SUITE].debugging = False
-
-
-def _phase(item: pytest.Item, when: str) -> Generator[None, object, object]:
-    suite = item.config.stash[SUITE]
-    try:
-        result = yield
-        if when == "call" and item.get_closest_marker("perf") and not suite.has_result(item):
-            raise pytest.fail.Exception("this perf test measured nothing: it came to no verdict", pytrace=False)
-
-        return result
-    except DecodegateError as error:
-        suite.doubt(error)
-        # Our own frames help nobody; the line of the test does.
-        raise pytest.fail.Exception(_told(error, item), pytrace=False) from None
-    finally:
-        for title, text in suite.rank_output():
-            item.add_report_section(when, title, text)
-
-
-def _told(error: DecodegateError, item: pytest.Item) -> str:
-    import traceback
-
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == str(item.path)]
-    where = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}\n" if own else ""
-    return f"{where}{type(error).__name__}: {error}"
 
 
 def _refuse_xdist(config: pytest.Config) -> None:

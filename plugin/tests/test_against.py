@@ -20,7 +20,7 @@ from pytest_decodegate.commands import upgrade as command
 from pytest_decodegate.gate.decision import Answer, Row, decide_all
 from pytest_decodegate.process.processes import tagged
 from pytest_decodegate.report.upgrade import Run
-from pytest_decodegate.settings.options import Settings, read_settings
+from pytest_decodegate.settings.settings import Settings, read_settings
 from pytest_decodegate.settings.stack import Stack
 
 pytest.importorskip("torch", reason="ranks run on torch")

@@ -18,10 +18,9 @@ from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.measure.paired_source import StackFailed
-from pytest_decodegate.reference.attached import NOT_RESTARTED, AttachedServers, check_servers
-from pytest_decodegate.reference.ranks_in_turn import Against
+from pytest_decodegate.reference.attached import NOT_RESTARTED, AttachedServers
 from pytest_decodegate.serving.server import Server, attach
-from pytest_decodegate.settings.stack import Stack, declared, parse_stack
+from pytest_decodegate.settings.stack import Stack, check_servers, declared, parse_stack
 
 TESTS = """
     import pytest
@@ -121,17 +120,12 @@ def test_two_servers_are_measured_in_turn(
     assert Counter(log)[candidate.url, SAME] == Counter(log)[base.url, SAME] == 4 * ASKED_OF_A_WINDOW
 
 
-def suite(**machine: Any) -> Any:
-    """What attached servers need of a session."""
-
-    def provenance_of(server: Server) -> Provenance:
-        return Provenance(machine, server.stack(), {})
-
-    return SimpleNamespace(server=SimpleNamespace(attached=attach), provenance_of=provenance_of)
-
-
 def servers(pair: tuple[ScriptedServer, ScriptedServer]) -> AttachedServers:
-    return AttachedServers(suite(gpus=[]), pair[0].url, pair[1].url)
+    def of(server: Server) -> Provenance:
+        return Provenance({"gpus": []}, server.stack(), {})
+
+    provenances: Any = SimpleNamespace(of=of)
+    return AttachedServers(attach, provenances, pair[0].url, pair[1].url)
 
 
 def stacks(pair: tuple[ScriptedServer, ScriptedServer]) -> tuple[Stack, Stack]:
@@ -182,9 +176,8 @@ def test_what_is_attached_is_not_asked_for_again(pair: tuple[ScriptedServer, Scr
 
 
 def test_ranks_are_of_neither_stack(pair: tuple[ScriptedServer, ScriptedServer]) -> None:
-    asked: Any = SimpleNamespace(metric=None)
     with pytest.raises(pytest.skip.Exception, match="both stacks are attached servers, of which only TPOT is measured"):
-        Against(suite(), *stacks(pair)).measure(asked, "test_gemm")
+        servers(pair).skip_ranks()
 
 
 A, B = Stack(server="http://a:8000"), Stack(server="http://b:8000")

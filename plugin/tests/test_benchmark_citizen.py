@@ -146,15 +146,17 @@ needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="the stack is re
 TESTS = """
     import pytest
     from pytest_decodegate.metric import Metric, Replicate
+    from pytest_decodegate.measure.source import Taken
 
     class Source:
-        level, contract, facts = "process", {"clock": "made_up"}, {}
+        level = "process"
 
         def __init__(self, wrong=None, broken=()):
-            self.wrong, self.broken, self.notes = wrong, list(broken), []
+            self.wrong, self.broken = wrong, broken
 
         def take(self, count):
-            return [Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count)]
+            replicates = tuple(Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count))
+            return Taken("process", replicates, {"clock": "made_up"}, wrong=self.wrong, broken=tuple(self.broken))
 
     @pytest.mark.perf
     def test_speed(perf):

@@ -43,10 +43,10 @@ def gang(bench: Bench) -> Gang:
 
 def refused(bench: Bench, workload: Callable[..., Any], **params: Any) -> str:
     """Why the gate would say WRONG_RESULT."""
-    with source(bench, workload=workload, **params) as taken:
-        assert taken.take(1) == []
+    with source(bench, workload=workload, **params) as measured:
+        assert measured.take(1).replicates == ()
 
-    return taken.wrong or ""
+    return measured.taken.wrong or ""
 
 
 # --- all is well
@@ -71,8 +71,8 @@ def test_every_path_of_the_host_is_right(gang: Gang) -> None:
 
 
 def test_a_replicate_states_both_bandwidths_and_each_ranks_own_part(bench: Bench) -> None:
-    with source(bench, workload=allreduce, path="gloo", calls=collective_tasks.CALLS) as taken:
-        (replicate,) = taken.take(1)
+    with source(bench, workload=allreduce, path="gloo", calls=collective_tasks.CALLS) as measured:
+        (replicate,) = measured.take(1).replicates
 
     facts = replicate.facts
     algbw = 14_336 / replicate.value

@@ -12,9 +12,9 @@ from scripted import ScriptedServer, answer, streaming
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.evidence.depth import Depth, extrapolate
+from pytest_decodegate.reference.loaded import ProvenanceReader
 from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.session.session import Suite
 
 layers = st.integers(2, 60)
 seconds = st.floats(1e-4, 1e-2)
@@ -108,7 +108,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
-    monkeypatch.setattr(Suite, "provenance", object())  # the real one starts a gang
+    monkeypatch.setattr(ProvenanceReader, "of_ranks", object())  # the real one starts a gang
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("""
         import pytest

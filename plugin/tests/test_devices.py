@@ -14,8 +14,8 @@ from pytest_decodegate.machine import fingerprint, nvml, stack
 from pytest_decodegate.machine.fingerprint import Fingerprint, machine
 from pytest_decodegate.measure.paired_source import PairBench
 from pytest_decodegate.metric import Json
-from pytest_decodegate.resources.hardware import Devices
-from pytest_decodegate.session.session import SUITE, Suite
+from pytest_decodegate.resources.hardware import Hardware
+from pytest_decodegate.session.session import PerfSession, session_of
 
 
 def four(visible: str | None = None) -> Fingerprint:
@@ -23,10 +23,14 @@ def four(visible: str | None = None) -> Fingerprint:
     return machine(environ, FakeNvml(*(FakeGpu(place) for place in range(1, 5))))
 
 
-def suite_on(pytester: pytest.Pytester, seen: Fingerprint, *options: str) -> Suite:
-    suite = pytester.parseconfigure(*options).stash[SUITE]
-    suite.fingerprint = seen
-    return suite
+def session_on(pytester: pytest.Pytester, seen: Fingerprint, *options: str) -> PerfSession:
+    session = session_of(pytester.parseconfigure(*options))
+    session.hardware.fingerprint = seen
+    return session
+
+
+def hardware(seen: Fingerprint) -> Hardware:
+    return Hardware(lambda: seen, never)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def suite_on(pytester: pytest.Pytester, seen: Fingerprint, *options: str) -> Sui
 def test_more_ranks_than_visible_gpus_are_refused(
     pytester: pytest.Pytester, visible: str | None, ranks: int, reason: str | None
 ) -> None:
-    assert suite_on(pytester, four(visible)).too_few_gpus(ranks) == reason
+    assert session_on(pytester, four(visible)).gangs.too_few_gpus(ranks) == reason
 
 
 def test_the_fixture_skips_sizes_that_the_visible_gpus_do_not_allow(
@@ -82,13 +86,13 @@ class Gangs:
 
 
 def test_the_stack_is_read_from_the_candidate_while_two_stacks_hold_the_machine(pytester: pytest.Pytester) -> None:
-    suite = suite_on(pytester, Fingerprint(four("").host))
+    session = session_on(pytester, Fingerprint(four("").host))
     base: Any = Gangs("2.11")
     candidate: Any = Gangs("2.12")
     pair = PairBench(base, candidate)
-    suite.tenancy.move_in(pair, lambda: None)
-    assert suite.provenance.stack["torch"] == "2.12"
-    assert suite.tenancy.tenant is pair
+    session.hardware.take(pair, lambda: None)
+    assert session.provenances.of_ranks.stack["torch"] == "2.12"
+    assert session.hardware.lease.holder is pair
 
 
 def test_a_rank_without_a_gpu_of_its_own_refuses_to_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +111,7 @@ def never() -> GangOptions:
 def test_a_watch_knows_where_the_cards_sit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "open_sensor", lambda: nvml.NvmlSensor(FakeNvml(FakeGpu(1), FakeGpu(2))))
     seen = machine({"CUDA_VISIBLE_DEVICES": "1"}, FakeNvml(FakeGpu(1), FakeGpu(2)))
-    devices = Devices(seen, never)
+    devices = hardware(seen)
     assert devices.uuids == [FakeGpu(2).uuid]
     with devices.watch() as watch:
         pass
@@ -118,13 +122,13 @@ def test_a_watch_knows_where_the_cards_sit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_server_of_somebody_else_is_nobodys_stranger() -> None:
-    devices = Devices(Fingerprint(four("").host), never)
+    devices = hardware(Fingerprint(four("").host))
     assert devices.sensor is None
     assert os.getppid() in devices.watch_attached()._own_pids()
     assert os.getppid() not in devices.watch()._own_pids()
 
 
 def test_a_machine_without_gpus_is_never_sick() -> None:
-    devices = Devices(Fingerprint(four("").host), never)
+    devices = hardware(Fingerprint(four("").host))
     devices.health.doubt(RuntimeError("CUDA error"))
     assert devices.health.sick(never) == ()

@@ -74,8 +74,8 @@ def test_every_pair_is_measured_as_a_b_b_a_and_no_side_is_always_first(count: in
 def test_replicates_come_back_to_their_side_in_the_order_of_pairs(log: list[str]) -> None:
     base = ScriptedBench(Gang("b0", log, samples=(1.0, 2.0)), Gang("b1", log, samples=(3.0, 1.0)))
     candidate = ScriptedBench(Gang("c0", log, samples=(4.0, 4.0)), Gang("c1", log, samples=(5.0, 1.0)))
-    with pairs(base, candidate) as taken:
-        old, new = taken.take(2)
+    with pairs(base, candidate) as measured:
+        old, new = (side.replicates for side in measured.take(2))
 
     assert [one.value for one in old] == [2.0, 3.0]
     assert [one.value for one in new] == [4.0, 5.0]
@@ -86,19 +86,19 @@ def test_replicates_come_back_to_their_side_in_the_order_of_pairs(log: list[str]
 
 def test_nothing_is_timed_while_numbers_are_wrong(log: list[str]) -> None:
     wrong = gangs(log, "c", opened=Opened("off by 0.3"))
-    with pairs(gangs(log, "b"), wrong) as taken:
-        assert taken.take(2) == ([], [])
+    with pairs(gangs(log, "b"), wrong) as measured:
+        assert not any(side.replicates for side in measured.take(2))
 
-    assert taken.base.wrong is None
-    assert taken.candidate.wrong == "replicate 1, rank 0: off by 0.3; rank 1: off by 0.3"
+    assert measured.base.taken.wrong is None
+    assert measured.candidate.taken.wrong == "replicate 1, rank 0: off by 0.3; rank 1: off by 0.3"
     assert not any(line.startswith("sample") for line in log)
 
 
 def test_a_base_that_is_wrong_is_not_compared_with(log: list[str]) -> None:
-    with pairs(gangs(log, "b", opened=Opened("off")), BrokenBench()) as taken:
-        assert taken.take(2) == ([], [])
+    with pairs(gangs(log, "b", opened=Opened("off")), BrokenBench()) as measured:
+        assert not any(side.replicates for side in measured.take(2))
 
-    assert taken.base.wrong is not None
+    assert measured.base.taken.wrong is not None
 
 
 @pytest.mark.parametrize("opening", [None, RankRaised("ImportError: no vllm")])
@@ -106,8 +106,8 @@ def test_the_base_is_measured_alone_if_the_candidate_cannot_start_or_set_up(
     log: list[str], opening: DecodegateError | None
 ) -> None:
     candidate = BrokenBench() if opening is None else gangs(log, "c", opening=opening)
-    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 2.0)), candidate) as taken:
-        taken.take(2)
+    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 2.0)), candidate) as measured:
+        measured.take(2)
 
     assert (raised.value.side, [one.value for one in raised.value.base]) == ("candidate", [2.0, 2.0])
     assert str(raised.value) == (
@@ -119,24 +119,24 @@ def test_the_base_is_measured_alone_if_the_candidate_cannot_start_or_set_up(
 
 
 def test_what_only_the_candidate_skips_is_lost_and_not_skipped(log: list[str]) -> None:
-    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 2.0)), skipping()) as taken:
-        taken.take(2)
+    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 2.0)), skipping()) as measured:
+        measured.take(2)
 
     assert "GangError: it skips what the base can do: no module named pynccl" in str(raised.value)
     assert (raised.value.side, [one.value for one in raised.value.base]) == ("candidate", [2.0, 2.0])
 
 
 def test_what_the_base_skips_is_skipped_because_nothing_can_be_compared(log: list[str]) -> None:
-    with pytest.raises(pytest.skip.Exception, match="no module"), pairs(skipping(), gangs(log, "c")) as taken:
-        taken.take(2)
+    with pytest.raises(pytest.skip.Exception, match="no module"), pairs(skipping(), gangs(log, "c")) as measured:
+        measured.take(2)
 
     assert log == []
 
 
 def test_what_the_base_has_measured_is_kept_when_the_candidate_dies_between_turns(log: list[str]) -> None:
     candidate = ScriptedBench(Gang("c0", log), Gang("c1", log, fails_at=2))
-    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 3.0)), candidate) as taken:
-        taken.take(2)
+    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", samples=(1.0, 3.0)), candidate) as measured:
+        measured.take(2)
 
     assert raised.value.side == "candidate"
     assert [one.value for one in raised.value.base] == [3.0]  # b1's turn had not come
@@ -145,8 +145,8 @@ def test_what_the_base_has_measured_is_kept_when_the_candidate_dies_between_turn
 
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_a_base_that_fails_is_blamed_itself(log: list[str], fails_at: int) -> None:
-    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", fails_at=fails_at), gangs(log, "c")) as taken:
-        taken.take(2)
+    with pytest.raises(StackFailed) as raised, pairs(gangs(log, "b", fails_at=fails_at), gangs(log, "c")) as measured:
+        measured.take(2)
 
     assert raised.value.side == "base"
 

@@ -341,12 +341,13 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
         """
         import pytest
         from pytest_decodegate.metric import Metric, Replicate
+        from pytest_decodegate.measure.source import Taken
 
         class Source:
-            level, wrong, broken, notes, contract, facts = "process", None, [], [], {}, {}
+            level = "process"
 
             def take(self, count):
-                return [Replicate((1.0, 1.1, 1.2, 1.05)) for _ in range(count)]
+                return Taken("process", tuple(Replicate((1.0, 1.1, 1.2, 1.05)) for _ in range(count)))
 
         @pytest.mark.perf
         def test_speed(perf):

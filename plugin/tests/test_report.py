@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,8 +84,8 @@ def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
     invalid = collective(8, 5e-3, Verdict.INVALID)
     served = replace(invalid, rates={"client_error": 0.0004})
     results = [collective(2, 7.3e-6), invalid, collective(4, 9.7e-6), served]
-    suite: Any = SimpleNamespace(results=results, launches=launches)
-    told = list(terminal._beside(suite, verbose=True))
+    summary = terminal.Summary(results, None, "cpu", launches.lines())
+    told = list(terminal._beside(summary, verbose=True))
     assert told[0] == "collectives against the world size:"
     assert told[-2].startswith("the client reads a known TPOT up to +0.04 % off")
     assert told[-1] == "launch of 5 x 4 ranks: ready after 9.0 s"

@@ -240,13 +240,14 @@ def test_auto_compares_with_the_stack_before_a_declared_change(
 
         import pytest
         from pytest_decodegate.metric import Metric, Replicate
+        from pytest_decodegate.measure.source import Taken
 
         class Source:
-            level, wrong, broken, notes, contract, facts = "process", None, [], [], {}, {}
+            level = "process"
 
             def take(self, count):
                 scale = float(os.environ["SCALE"])
-                return [Replicate((scale, scale * 1.1, scale * 1.2)) for _ in range(count)]
+                return Taken("process", tuple(Replicate((scale, scale * 1.1, scale * 1.2)) for _ in range(count)))
 
         @pytest.mark.perf
         def test_speed(perf):

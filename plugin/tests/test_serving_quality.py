@@ -12,8 +12,9 @@ from scripted import ScriptedServer, greedy
 
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gate.evidence.quality import passes
-from pytest_decodegate.measure.answers import TEXTS, AnswerSource, prompts_for, read_prompts
+from pytest_decodegate.measure.answers import TEXTS, AnswerSource, prompts_for
 from pytest_decodegate.serving.server import Server, attach
+from pytest_decodegate.settings.prompts import read_prompts
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_pass_asks_each_prompt_greedily_and_the_first_for_more_logprobs(
 ) -> None:
     asked: list[dict[str, Any]] = []
     scripted.greedy = lambda body: asked.append(body) or greedy(list(body["prompt"]))  # type: ignore[func-returns-value]
-    first, second = source.take(2)
+    first, second = source.take(2).replicates
     assert sorted(body["prompt"] for body in asked) == ["one", "one", "two", "two"]
     assert [body["logprobs"] for body in asked] == [5, 5, 1, 1]
     assert {body["temperature"] for body in asked} == {0}
@@ -44,16 +45,16 @@ def test_a_pass_asks_each_prompt_greedily_and_the_first_for_more_logprobs(
 
 def test_samples_say_how_far_a_pass_agrees_with_the_first(scripted: ScriptedServer, source: AnswerSource) -> None:
     scripted.greedy = lambda body: greedy("abc" if body["logprobs"] == 5 else "axc")
-    first, second = source.take(2)
+    first, second = source.take(2).replicates
     assert first.value == 100
     assert second.samples == (50.0, 50.0)  # the last token of the prompt and the first of three
-    assert source.wrong is None
+    assert source.taken.wrong is None
 
 
 def test_the_answers_of_a_later_call_are_laid_beside_the_first(scripted: ScriptedServer, source: AnswerSource) -> None:
     source.take(1)
     scripted.greedy = lambda body: greedy("xyz")
-    (later,) = source.take(1)
+    _, later = source.take(1).replicates
     assert later.samples == (25.0, 25.0)
 
 
@@ -61,7 +62,7 @@ def test_llama_cpp_gives_the_logprobs_of_its_chats(scripted: ScriptedServer, sou
     top = [{"id": 1, "token": "a", "logprob": -0.5}, {"id": 2, "token": "b", "logprob": -1.0}]
     content = [{"id": 1, "token": "a", "logprob": -0.5, "top_logprobs": top}]
     scripted.greedy = lambda body: {"choices": [{"text": "a", "logprobs": {"content": content}}]}
-    assert passes(source.take(1))[0][0] == [{"a": -0.5, "b": -1.0}]
+    assert passes(source.take(1).replicates)[0][0] == [{"a": -0.5, "b": -1.0}]
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": [{"text": "a", "logprobs": None}]}, {"choices": [{"text": "a"}]}])
@@ -76,8 +77,8 @@ def test_a_server_without_logprobs_is_refused(
 def test_a_logprob_that_is_no_number_is_wrong(scripted: ScriptedServer, source: AnswerSource) -> None:
     scripted.greedy = lambda body: greedy("a", margin=float("nan"))
     source.take(1)
-    assert source.wrong
-    assert source.wrong.startswith("prompt 1, token 1: a logprob is no finite number")
+    assert source.taken.wrong
+    assert source.taken.wrong.startswith("prompt 1, token 1: a logprob is no finite number")
 
 
 def test_texts_for_a_real_model_and_ids_for_an_invented_one(scripted: ScriptedServer) -> None:

@@ -194,7 +194,7 @@ def test_a_real_server(tmp_path: Path) -> None:
     with home.launch_own(start, gpus=0, memory_gib=0, pins={}) as server:
         pids = tree(server)
         facts = server.facts()
-        alone, together = _answers(server).take(2)
+        alone, together = _answers(server).take(2).replicates
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
         log = server.log(0, server.log_size())

@@ -17,9 +17,9 @@ from pytest_decodegate.measure import window_source as source_module
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.measure.window_source import WindowSource
 from pytest_decodegate.metric import Json
+from pytest_decodegate.reference.loaded import ProvenanceReader
 from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.session.session import Suite
 
 LOAD = Load(1, 8, TOKENS, 2)
 SPECULATED = """\
@@ -49,9 +49,9 @@ def source(scripted: ScriptedServer, **options: Any) -> WindowSource:
 
 def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> None:
     windows = source(scripted)
-    assert len([*windows.take(2), *windows.take(1)]) == 3
+    assert (len(windows.take(2).replicates), len(windows.take(1).replicates)) == (2, 3)
     assert windows.level == "window"
-    assert windows.facts["server_starts"] == 1
+    assert windows.taken.facts["server_starts"] == 1
     assert len(scripted.prompts) == 1 + 3 * LOAD.sent
 
 
@@ -63,17 +63,16 @@ def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedSe
         return attach(scripted.url)
 
     starts = source(scripted, restart=restart)
-    assert len(starts.take(3)) == 3
+    assert len(starts.take(3).replicates) == 3
     assert starts.level == "server"
-    assert starts.facts["server_starts"] == 3
+    assert starts.taken.facts["server_starts"] == 3
     each = 1 + LOAD.sent  # every start is warmed up
     assert restarts == [each, 2 * each]
 
 
 def test_a_server_that_answers_wrongly_is_not_timed(scripted: ScriptedServer) -> None:
-    windows = source(scripted)
-    windows.wrong = "it answers backwards"
-    assert windows.take(5) == []
+    taken = source(scripted, wrong="it answers backwards").take(5)
+    assert (taken.replicates, taken.wrong) == ((), "it answers backwards")
     assert scripted.prompts == []
 
 
@@ -81,7 +80,7 @@ def test_what_computes_is_part_of_the_contract(scripted: ScriptedServer) -> None
     scripted.pages["server_info"] = {"attention_backend": "flashmla", "moe_runner_backend": "marlin"}
     windows = source(scripted)
     windows.take(1)
-    assert windows.contract["backend"] == "attention flashmla, moe marlin"
+    assert windows.taken.contract["backend"] == "attention flashmla, moe marlin"
 
 
 def test_starts_of_one_stack_that_compute_otherwise_are_invalid(scripted: ScriptedServer) -> None:
@@ -92,13 +91,13 @@ def test_starts_of_one_stack_that_compute_otherwise_are_invalid(scripted: Script
     scripted.pages["server_info"] = {"attention_backend": "flashmla"}
     starts = source(scripted, restart=restart)
     starts.take(2)
-    assert starts.broken == ["server start 2 runs on attention triton, the first on attention flashmla"]
+    assert starts.taken.broken == ("server start 2 runs on attention triton, the first on attention flashmla",)
 
 
 def test_a_server_that_does_not_say_what_computes_leaves_the_contract_alone(scripted: ScriptedServer) -> None:
     windows = source(scripted)
     windows.take(1)
-    assert "backend" not in windows.contract
+    assert "backend" not in windows.taken.contract
 
 
 def test_a_floor_that_cannot_be_measured_costs_no_window(
@@ -109,10 +108,10 @@ def test_a_floor_that_cannot_be_measured_costs_no_window(
 
     monkeypatch.setattr(source_module, "client_floor", failing)
     windows = source(scripted)
-    assert len(windows.take(1)) == 1
+    assert len(windows.take(1).replicates) == 1
     unmeasured = "not measured: the paced server did not start for 1 stream"
-    assert windows.facts["client_floor"] == unmeasured
-    assert windows.notes[-1] == f"the client's own floor, subtracted from nothing: {unmeasured}"
+    assert windows.taken.facts["client_floor"] == unmeasured
+    assert windows.taken.notes[-1] == f"the client's own floor, subtracted from nothing: {unmeasured}"
 
 
 @pytest.mark.parametrize(("error", "is_noted"), [(0.0049, False), (-0.0051, True)])
@@ -122,9 +121,9 @@ def test_the_floor_is_a_fact_of_each_window_and_a_note_where_it_matters(
     floor = Floor(1, error, 1e-4)
     monkeypatch.setattr(source_module, "client_floor", lambda _: floor)
     windows = source(scripted)
-    (replicate,) = windows.take(1)
+    (replicate,) = windows.take(1).replicates
     assert replicate.facts["client_error"] == error
-    assert (f"the client's own floor, subtracted from nothing: {floor}" in windows.notes) is is_noted
+    assert (f"the client's own floor, subtracted from nothing: {floor}" in windows.taken.notes) is is_noted
 
 
 def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: ScriptedServer) -> None:
@@ -136,12 +135,12 @@ def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: Sc
 
     scripted.metrics = page
     windows = source(scripted)
-    (replicate,) = windows.take(1)
+    (replicate,) = windows.take(1).replicates
     seen = replicate.facts["speculation"]
     assert isinstance(seen, dict)
     assert (seen["length"], seen["rate"]) == pytest.approx((1.9, 0.45))
     assert seen["per_position"] == pytest.approx([0.7, 0.2])
-    assert windows.notes[0] == (
+    assert windows.taken.notes[0] == (
         "speculative decoding: acceptance length 1.90, rate 45%, 30 drafts of 60 tokens a window, accepted by "
         "position: 70% 20%"
     )
@@ -151,10 +150,10 @@ def test_without_counters_of_the_server_a_reader_is_told_what_is_not_checked(scr
     windows = source(scripted)
     windows.take(2)
     uncounted = "TPOT, cache hits and preemptions are not checked by the server's own count"
-    assert windows.notes[:2] == [
+    assert windows.taken.notes[:2] == (
         f"{uncounted}: the server has no /metrics of vLLM",
         "kernels compiled inside a window go unseen: the log of an attached server is not ours to read",
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_restarts_make_servers_the_replicates(
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
-    monkeypatch.setattr(Suite, "provenance", object())  # the real one starts a gang
+    monkeypatch.setattr(ProvenanceReader, "of_ranks", object())  # the real one starts a gang
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("""
         import pytest

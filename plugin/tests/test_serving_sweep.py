@@ -27,8 +27,9 @@ from pytest_decodegate.measure.sweep import (
 from pytest_decodegate.measure.window import Load, Window
 from pytest_decodegate.measure.window_source import WindowSource
 from pytest_decodegate.metric import Metric
+from pytest_decodegate.reference.protocol import ServerWork
+from pytest_decodegate.reference.two_stacks import TwoStacks
 from pytest_decodegate.serving.server import attach
-from pytest_decodegate.session.perf import Perf
 
 LOAD = Load(concurrency=1, prompt_tokens=16, output_tokens=5, requests=2)
 STEP_S = 0.01
@@ -121,26 +122,28 @@ def scripted() -> Iterator[ScriptedServer]:
     server.close()
 
 
+NOBODY: Any = None
+
+
 def watch() -> Any:
     return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
 
 
-def sweep(scripted: ScriptedServer, said_lines: list[str]) -> SweepSource:
+def sweep(scripted: ScriptedServer, said_lines: list[str], wrong: str | None = None) -> SweepSource:
     server = attach(scripted.url)
     progress: Any = SimpleNamespace(tick=lambda text: None, say=said_lines.append)
 
     def at(load: Load) -> WindowSource:
         return WindowSource("throughput", server, load, watch=watch, progress=progress)
 
-    return SweepSource("throughput", server, LOAD, most=64, at=at, progress=progress)
+    return SweepSource("throughput", server, LOAD, most=64, at=at, progress=progress, wrong=wrong)
 
 
 def test_a_server_whose_answers_are_wrong_is_not_swept(scripted: ScriptedServer) -> None:
-    source = sweep(scripted, [])
-    source.wrong = "the answers differ"
-    assert source.take(3) == []
+    taken = sweep(scripted, [], wrong="the answers differ").take(3)
+    assert (taken.replicates, taken.wrong) == ((), "the answers differ")
     assert scripted.prompts == []
-    assert "sweep" not in source.facts
+    assert "sweep" not in taken.facts
 
 
 def test_a_server_of_known_capacity(scripted: ScriptedServer) -> None:
@@ -161,27 +164,26 @@ def test_a_server_of_known_capacity(scripted: ScriptedServer) -> None:
 
     scripted.completion = handle
     said_lines: list[str] = []
-    source = sweep(scripted, said_lines)
-    (replicate,) = source.take(1)
-    points = source.facts["sweep"]
+    taken = sweep(scripted, said_lines).take(1)
+    (replicate,) = taken.replicates
+    points = taken.facts["sweep"]
     assert isinstance(points, list)
     rates = [point["output_tok_s"] for point in points if isinstance(point, dict)]
     assert len(rates) < len(concurrencies(64))  # the plateau ended it
     assert isinstance(rates[0], float)
     # Capacity is two streams: how exactly it comes out depends on who else uses these cores.
     assert 0.5 * capacity < replicate.value / rates[0] < 1.5 * capacity
-    assert source.broken == []
-    assert "concurrency" not in source.contract
-    assert source.contract["rule"] == "first of 1, 2, 4 ... 64 streams within 5% of the highest"
-    assert source.notes[0].startswith("the plateau begins at ")
+    assert taken.broken == ()
+    assert "concurrency" not in taken.contract
+    assert taken.contract["rule"] == "first of 1, 2, 4 ... 64 streams within 5% of the highest"
+    assert taken.notes[0].startswith("the plateau begins at ")
     assert said_lines[0].startswith("throughput: output tokens per second\n")
 
 
 def test_servers_of_two_stacks_are_not_swept(scripted: ScriptedServer) -> None:
-    suite: Any = SimpleNamespace(against="two stacks")
-    item: Any = None
     metric = Metric.of("throughput_plateau", "serving", unit="tok/s")
-    with pytest.raises(pytest.skip.Exception, match="none is swept"):
-        Perf(suite, item).measure_plateau(metric, attach(scripted.url), LOAD, most=4)
+    work = ServerWork(metric, attach(scripted.url), LOAD, "t.py::test")
+    with pytest.raises(pytest.skip.Exception, match=r"with --perf-against .* none is swept"):
+        TwoStacks.measure_plateau(NOBODY, work, most=4)
 
     assert scripted.prompts == []

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.machine.provenance import parse_declared
-from pytest_decodegate.settings.stack import (
-    THIS,
-    Loaded,
-    Stack,
-    declared,
-    describe,
-    parse_stack,
-    variable_differences,
-    without_effect,
-)
+from pytest_decodegate.reference.loaded import Loaded, variable_differences, without_effect
+from pytest_decodegate.settings.stack import THIS, Stack, declared, describe, parse_stack
 
 OPTION = "--perf-against"
 ANOTHER = Stack(python="/venv/bin/python")

@@ -13,16 +13,16 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import uvloop
 
 from ..client.client import Client
-from ..errors import BadInput, ServerError
+from ..errors import ServerError
 from ..gate.evidence.quality import Answer, Pass, compared, to_json
 from ..metric import Json, Level, Replicate
 from ..serving.server import Server
+from .source import Taken
 
 Prompt: TypeAlias = "str | list[int]"
 
@@ -80,35 +80,8 @@ def prompts_for(server: Server, own: Sequence[str] | None) -> Prompts:
     return Prompts(given, {"ignore_eos": True, "return_tokens_as_token_ids": True})
 
 
-def read_prompts(path: Path) -> tuple[str, ...]:
-    """Prompts from a file of JSON lines {"prompt": "..."}; raises BadInput naming the line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--perf-quality-prompts: {str(path)!r} cannot be read: {error}") from error
-
-    prompts = tuple(_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip())
-    if not prompts:
-        raise BadInput(f"--perf-quality-prompts: {str(path)!r} holds no prompt")
-
-    return prompts
-
-
-def _prompt(line: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-
-    prompt = entry.get("prompt") if isinstance(entry, dict) else None
-    if not (isinstance(prompt, str) and prompt):
-        raise BadInput(f'--perf-quality-prompts: {where}: {line[:80]!r} is not of the form {{"prompt": "..."}}')
-
-    return prompt
-
-
 class AnswerSource:
-    """A perf.Source of agreement in percent: one sample per prompt, one replicate per pass over all prompts.
+    """A Source of agreement in percent: one sample per prompt, one replicate per pass over all prompts.
 
     A sample is the share of an answer that agrees with the first pass, the prompt's last token counted as agreed.
     """
@@ -119,9 +92,8 @@ class AnswerSource:
         self._server = server
         self._prompts = prompts
         self._passes: list[Pass] = []
-        self.wrong: str | None = None
-        self.broken: list[str] = []
-        self.notes: list[str] = []
+        self._replicates: list[Replicate] = []
+        self._wrong: str | None = None
 
     @property
     def contract(self) -> dict[str, Json]:
@@ -134,21 +106,23 @@ class AnswerSource:
             **self._server.given_facts,
         }
 
-    @property
-    def facts(self) -> dict[str, Json]:
-        """What the server says it runs."""
-        return {"server": self._server.facts()}
-
-    def take(self, count: int) -> list[Replicate]:
+    def take(self, count: int) -> Taken:
         """Ask all prompts `count` more times; raises ServerError for a server without logprobs."""
-        return [self._replicate(self._next_pass()) for _ in range(count)]
+        self._replicates.extend(self._replicate(self._next_pass()) for _ in range(count))
+        return self.taken
+
+    @property
+    def taken(self) -> Taken:
+        """Everything so far."""
+        facts: dict[str, Json] = {"server": self._server.facts()}
+        return Taken(self.level, tuple(self._replicates), self.contract, facts, self._wrong)
 
     def _next_pass(self) -> Pass:
         with self._server.explained("while it was asked for greedy answers"):
             answers = uvloop.run(_ask(self._server, self._prompts, len(self._passes)))
 
         self._passes.append(answers)
-        self.wrong = self.wrong or next(_not_numbers(answers), None)
+        self._wrong = self._wrong or next(_not_numbers(answers), None)
         return answers
 
     def _replicate(self, answers: Pass) -> Replicate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -22,13 +22,14 @@ from ..metric import Json, Level, Replicate
 from ..workloads.runtime import rank
 from .sampler import GangSampler, late_host
 from .sampling import Plan, Turns, in_turn
+from .source import Taken
 
 if TYPE_CHECKING:
     from ..gang.controller import Gang, Pending
     from ..machine.watch import Telemetry, Watch
-    from ..resources.progress import Progress
     from .bench import Bench
     from .nccl_identity import Identity
+    from .source import Progress
 
 TICK_SECONDS = 1.0
 """Between two words on how far the set-up is."""
@@ -44,7 +45,7 @@ VERDICTS = (pytest.fail.Exception, pytest.skip.Exception)
 
 
 class GangSource:
-    """A perf.Source: fresh gangs of one world size, each holding `workload(**params)`; leaving it closes them all.
+    """A Source: fresh gangs of one world size, each holding `workload(**params)`; leaving it closes them all.
 
     name: of the metric, for progress and as the key on the ranks. deadline: seconds for the next call on the ranks.
     watch: makes a watcher of the machine for the time of sampling.
@@ -80,9 +81,10 @@ class GangSource:
         self._stragglers: list[str] = []
         self._ranks: list[Json] = []
         self._telemetry: list[Json] = []
-        self.wrong: str | None = None
-        self.broken: list[str] = []
-        self.notes: list[str] = []
+        self._replicates: list[Replicate] = []
+        self._wrong: str | None = None
+        self._broken: list[str] = []
+        self._notes: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -120,14 +122,25 @@ class GangSource:
         return None
 
     @property
-    def contract(self) -> dict[str, Json]:
+    def taken(self) -> Taken:
+        """Everything so far."""
+        return Taken(
+            self.level,
+            tuple(self._replicates),
+            self._contract(),
+            self._facts(),
+            self._wrong,
+            tuple(self._broken),
+            tuple(self._notes),
+        )
+
+    def _contract(self) -> dict[str, Json]:
         """The timing contract that the workload declared, and which kernels ran; every rank runs the same factory."""
         kernels: dict[str, Json] = {"kernels": self._kernels} if self._kernels else {}
         nccl = self._nccl.contract if self._nccl else {}
         return {**self._opened[0].contract, **kernels, **nccl} if self._opened else {}
 
-    @property
-    def facts(self) -> dict[str, Json]:
+    def _facts(self) -> dict[str, Json]:
         """What the workload and the watch saw."""
         workload = dict(self._opened[0].facts) if self._opened else {}
         nccl: dict[str, Json] = {"nccl": self._nccl.facts} if self._nccl else {}
@@ -135,23 +148,23 @@ class GangSource:
         ranks: dict[str, Json] = {"ranks": [*self._ranks]} if self._ranks else {}
         return {**workload, **nccl, **apart, **ranks, "telemetry": list(self._telemetry)}
 
-    def take(self, count: int) -> list[Replicate]:
+    def take(self, count: int) -> Taken:
         """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""
         gangs = self.set_up(count)
-        if self.wrong:
-            return []
+        if not self._wrong:
+            samplers = self.samplers(gangs)
+            with self._watch() as watch:
+                turns = in_turn(samplers, self._plan, self._on_turn)
 
-        samplers = self.samplers(gangs)
-        with self._watch() as watch:
-            turns = in_turn(samplers, self._plan, self._on_turn)
+            self.keep(samplers, turns, watch.report())
 
-        return self.keep(samplers, turns, watch.report())
+        return self.taken
 
     def set_up(self, count: int) -> list[Gang]:
-        """Open and check the workload on `count` more gangs; they are not to be sampled if `wrong` says so."""
+        """Open and check the workload on `count` more gangs; they are not to be sampled if `taken.wrong` says so."""
         gangs = self._bench.gangs(len(self._gangs) + count)[len(self._gangs) :]
         self._open(gangs)
-        if not self.wrong:
+        if not self._wrong:
             self._ask_nccl()
 
         return gangs
@@ -160,15 +173,14 @@ class GangSource:
         """One for each gang that was set up."""
         return [GangSampler(gang, self._key, self._deadline) for gang in gangs]
 
-    def keep(self, samplers: Sequence[GangSampler], turns: Sequence[Turns], telemetry: Telemetry) -> list[Replicate]:
-        """Replicates of what the samplers gave under a watch, and what the ranks and the watch can say of them."""
-        self.broken.extend(telemetry.invalid)
+    def keep(self, samplers: Sequence[GangSampler], turns: Sequence[Turns], telemetry: Telemetry) -> None:
+        """Keep what the samplers gave under a watch, and what the ranks and the watch can say of it."""
+        self._broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
-        self.notes.extend(note for note in telemetry.notes if note not in self.notes)
-        replicates = self._replicates(samplers, turns)
+        self._notes.extend(note for note in telemetry.notes if note not in self._notes)
+        self._replicates.extend(self._sound_replicates(samplers, turns))
         self._identify([sampler.gang for sampler in samplers])
-        self._tell_stragglers()
-        return replicates
+        self._note_stragglers()
 
     def _open(self, gangs: Sequence[Gang]) -> None:
         """Set up on all gangs at once: preparing weights takes long and disturbs nobody before sampling."""
@@ -182,8 +194,8 @@ class GangSource:
         for number, answer in enumerate(self._answers(pending, "set up and checked"), start=first):
             self._opened.extend(answer)
             wrong = [f"rank {index}: {opened.wrong}" for index, opened in enumerate(answer) if opened.wrong]
-            if wrong and self.wrong is None:
-                self.wrong = f"replicate {number}, {'; '.join(wrong)}"
+            if wrong and self._wrong is None:
+                self._wrong = f"replicate {number}, {'; '.join(wrong)}"
 
     def _ask_nccl(self) -> None:
         """How NCCL does a workload that says it uses NCCL; before sampling, while nothing is timed."""
@@ -229,23 +241,20 @@ class GangSource:
             for index, kernels in enumerate(answer):
                 self._kernels = self._kernels or kernels
                 if changes := list(kernel_changes(self._kernels, kernels)):
-                    self.broken.append(
+                    self._broken.append(
                         f"replicate {number}, rank {index} ran other kernels than the first: {changes[0]}"
                     )
 
-    def _replicates(self, samplers: Sequence[GangSampler], turns: Sequence[Turns]) -> list[Replicate]:
+    def _sound_replicates(self, samplers: Sequence[GangSampler], turns: Sequence[Turns]) -> Iterator[Replicate]:
         """The replicates whose clock ran; the others break a rule."""
-        replicates = []
         first = len(self._gangs) - len(samplers) + 1
         for number, (sampler, taken) in enumerate(zip(samplers, turns, strict=True), start=first):
             if problem := sampler.broken_clock:
-                self.broken.append(f"replicate {number}: {problem}")
+                self._broken.append(f"replicate {number}: {problem}")
                 continue
 
             replicate = sampler.replicate(taken.samples, taken.warmups)
-            replicates.append(self._examined(number, sampler.gang, replicate))
-
-        return replicates
+            yield self._examined(number, sampler.gang, replicate)
 
     def _examined(self, number: int, gang: Gang, taken: Replicate) -> Replicate:
         """The replicate beside what the machine can do; one gang at a time, or they would share its memory."""
@@ -257,7 +266,7 @@ class GangSource:
             work = floors.Work(traffic.bytes, traffic.flops, min(ceilings, default=None))
             facts.update(floors.rates(taken.value, work))
             if problem := floors.too_fast(taken.value, work, self._opened[0].contract):
-                self.broken.append(f"replicate {number}: {problem}")
+                self._broken.append(f"replicate {number}: {problem}")
 
         if hot := [one.hot_s for one in ranks if one.hot_s]:
             facts["hot_over_cold"] = max(hot) / taken.value
@@ -265,7 +274,7 @@ class GangSource:
         if slept := [one.align_cycles for one in ranks if one.align_cycles]:
             facts["align_cycles"] = max(slept)
             if late := late_host(max(slept)):
-                self.notes.append(f"replicate {number}: {late}")
+                self._notes.append(f"replicate {number}: {late}")
 
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [one.own_s for one in ranks if one.own_s]
@@ -275,7 +284,7 @@ class GangSource:
 
         return replace(taken, facts=facts)
 
-    def _tell_stragglers(self) -> None:
+    def _note_stragglers(self) -> None:
         """Ranks that are apart in all gangs so far, instead of what was said of fewer gangs."""
         if not self._own:
             return
@@ -283,9 +292,9 @@ class GangSource:
         seen, host = self._telemetry[-1], socket.gethostname()
         places = placed(self._own[0][1], seen.get("gpus") if isinstance(seen, dict) else None, host)
         gangs = seated(self._own)
-        self.notes = [note for note in self.notes if note not in self._stragglers]
+        self._notes = [note for note in self._notes if note not in self._stragglers]
         self._stragglers = notes(gangs, places, host)
-        self.notes.extend(self._stragglers)
+        self._notes.extend(self._stragglers)
         self._ranks = table(gangs, places) if len(places) >= TABLE_RANKS or self._stragglers else []
 
     def _on_turn(self, taken: int, most: int) -> None:

@@ -15,6 +15,7 @@ from ..metric import Replicate
 from .gang_source import GangSource
 from .sampler import GangSampler
 from .sampling import Plan, Turns, in_turn
+from .source import Taken
 
 if TYPE_CHECKING:
     from ..gang.controller import Gang
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .bench import Bench
 
 SideName = Literal["base", "candidate"]
-Place: TypeAlias = tuple[SideName, int]
+Turn: TypeAlias = tuple[SideName, int]
 """A gang in a round: its side, and the number of its pair from 0."""
 
 
@@ -117,12 +118,12 @@ class PairSource:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._exits.__exit__(kind, error, tb)
 
-    def take(self, count: int) -> tuple[list[Replicate], list[Replicate]]:
-        """`count` pairs: replicates of the base and of the candidate; none at all if numbers are wrong."""
+    def take(self, count: int) -> tuple[Taken, Taken]:
+        """What the base and the candidate gave of `count` pairs; no replicates at all if numbers are wrong."""
         with blamed("base"):
             old = self.base.set_up(count)
-        if self.base.wrong:
-            return [], []
+        if self.base.taken.wrong:
+            return self.base.taken, self.candidate.taken
         try:
             with blamed("candidate"):
                 new = self._candidates(count)
@@ -130,7 +131,10 @@ class PairSource:
             failure.base = tuple(self._base_alone(old))
             raise
 
-        return ([], []) if self.candidate.wrong else self._sample(old, new)
+        if not self.candidate.taken.wrong:
+            self._sample(old, new)
+
+        return self.base.taken, self.candidate.taken
 
     def _candidates(self, count: int) -> list[Gang]:
         """The candidate's gangs, set up. Skipping what the base can do is a loss, not a reason to skip the test."""
@@ -147,7 +151,7 @@ class PairSource:
 
         return _so_far(samplers)
 
-    def _sample(self, old: Sequence[Gang], new: Sequence[Gang]) -> tuple[list[Replicate], list[Replicate]]:
+    def _sample(self, old: Sequence[Gang], new: Sequence[Gang]) -> None:
         sides = {"base": self.base.samplers(old), "candidate": self.candidate.samplers(new)}
         order = abba(len(old))
         try:
@@ -159,20 +163,18 @@ class PairSource:
             raise
 
         telemetry = watch.report()
-        return (
-            self._keep("base", sides["base"], turns, telemetry),
-            self._keep("candidate", sides["candidate"], turns, telemetry),
-        )
+        self._keep("base", sides["base"], turns, telemetry)
+        self._keep("candidate", sides["candidate"], turns, telemetry)
 
     def _keep(
-        self, side: SideName, samplers: Sequence[GangSampler], turns: Mapping[Place, Turns], telemetry: Telemetry
-    ) -> list[Replicate]:
+        self, side: SideName, samplers: Sequence[GangSampler], turns: Mapping[Turn, Turns], telemetry: Telemetry
+    ) -> None:
         source = self.base if side == "base" else self.candidate
         with blamed(side):
-            return source.keep(samplers, [turns[side, number] for number in range(len(samplers))], telemetry)
+            source.keep(samplers, [turns[side, number] for number in range(len(samplers))], telemetry)
 
 
-def abba(pairs: int) -> list[Place]:
+def abba(pairs: int) -> list[Turn]:
     """The order of one round: base 0, candidate 0, candidate 1, base 1, base 2, ...
 
     Every other round is reversed, so that each pair runs A B B A and no side is always first.

@@ -13,11 +13,12 @@ from ..gate.text.quantity import format_value
 from ..metric import Json, Level, Replicate
 from ..report.plot import plot
 from .load import ClosedLoop
+from .source import Taken
 from .window_source import WindowSource
 
 if TYPE_CHECKING:
-    from ..resources.progress import Progress
     from ..serving.server import Server
+    from .source import Progress
     from .window import Load, Window
 
 FLAT: Final = 0.05
@@ -118,13 +119,13 @@ def _milliseconds(seconds: float) -> str:
 
 
 class SweepSource:
-    """A perf.Source of output tokens per second where the plateau begins: one replicate per window there.
+    """A Source of output tokens per second where the plateau begins: one replicate per window there.
 
     The sweep only chooses the concurrency, so that a lucky window of it counts no more than another.
+    at: makes a source of windows at a load. wrong: how the server's answers are wrong, or None; nothing is swept then.
     """
 
     level: Level = "window"
-    wrong: str | None = None
 
     def __init__(
         self,
@@ -135,6 +136,7 @@ class SweepSource:
         most: int,
         at: Callable[[Load], WindowSource],
         progress: Progress,
+        wrong: str | None = None,
     ) -> None:
         self._name = name
         self._server = server
@@ -142,44 +144,41 @@ class SweepSource:
         self._most = most
         self._at = at
         self._progress = progress
+        self._wrong = wrong
         self._points: list[Point] = []
         self._windows = at(load)
-        self.broken: list[str] = []
-        self.notes: list[str] = []
 
-    @property
-    def contract(self) -> dict[str, Json]:
+    def _contract(self, windows: Taken) -> dict[str, Json]:
         """What is sent at every concurrency, and the rule by which the plateau is found."""
-        contract = self._windows.contract
-        del contract["concurrency"], contract["requests"]
-        return {**contract, "rule": f"first of 1, 2, 4 ... {self._most} streams within {FLAT:.0%} of the highest"}
+        kept = {name: value for name, value in windows.contract.items() if name not in ("concurrency", "requests")}
+        return {**kept, "rule": f"first of 1, 2, 4 ... {self._most} streams within {FLAT:.0%} of the highest"}
 
-    @property
-    def facts(self) -> dict[str, Json]:
+    def _facts(self, windows: Taken) -> dict[str, Json]:
         """The whole curve, plateau and knee, and what was seen in the windows on the plateau."""
-        if not self._points:
-            return self._windows.facts
-
         bend = knee(self._points)
         curve: list[Json] = [_json(point) for point in self._points]
         return {
-            **self._windows.facts,
+            **windows.facts,
             "sweep": curve,
             "plateau_concurrency": plateau(self._points).concurrency,
             "knee_concurrency": bend.concurrency if bend else None,
         }
 
-    def take(self, count: int) -> list[Replicate]:
+    def take(self, count: int) -> Taken:
         """Sweep at the first call; then `count` more windows where the plateau begins."""
-        if self.wrong:
-            return []
+        if self._wrong:
+            return Taken(self.level, wrong=self._wrong)
         if not self._points:
             self._sweep()
 
-        replicates = self._windows.take(count)
-        self.broken = self._windows.broken
-        self.notes = [said(self._points), *self._windows.notes]
-        return [_of_throughput(replicate) for replicate in replicates]
+        windows = self._windows.take(count)
+        return replace(
+            windows,
+            replicates=tuple(map(_of_throughput, windows.replicates)),
+            contract=self._contract(windows),
+            facts=self._facts(windows),
+            notes=(said(self._points), *windows.notes),
+        )
 
     def _sweep(self) -> None:
         self._points = explore(self._load, self._window, most=self._most)

@@ -13,12 +13,13 @@ from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
 from .load import ClosedLoop
+from .source import Taken
 from .window import Load, Window
 
 if TYPE_CHECKING:
     from ..machine.watch import Watch
-    from ..resources.progress import Progress
     from ..serving.server import Server
+    from .source import Progress
 
 NOTED_ERROR = 0.005
 """Of the client's TPOT, a fraction: below it a change that matters is the server's."""
@@ -32,10 +33,11 @@ _BACKENDS = {
 
 
 class WindowSource:
-    """A perf.Source of TPOT in seconds: one sample per request, one replicate per window.
+    """A Source of TPOT in seconds: one sample per request, one replicate per window.
 
     restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
     start: what a restart would change they cannot see, and their level, "window", says so.
+    wrong: how the server's answers are wrong, or None; nothing is timed if they are.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class WindowSource:
         watch: Callable[[], AbstractContextManager[Watch]],
         progress: Progress,
         restart: Callable[[], Server] | None = None,
+        wrong: str | None = None,
     ) -> None:
         self._name = name
         self._load = load
@@ -58,9 +61,9 @@ class WindowSource:
         self._ran: Mapping[str, Json] = {}
         self._starts = 0
         self.level: Level = "server" if restart else "window"
-        self.wrong: str | None = None
-        self.broken: list[str] = []
-        self.notes: list[str] = []
+        self._wrong = wrong
+        self._replicates: list[Replicate] = []
+        self._broken: list[str] = []
         self._use(server)
 
     def _use(self, server: Server) -> None:
@@ -68,8 +71,7 @@ class WindowSource:
         self._loop = ClosedLoop(server, self._load)
         self._is_warm = False
 
-    @property
-    def contract(self) -> dict[str, Json]:
+    def _contract(self) -> dict[str, Json]:
         """What the client sends, how it counts, what model it talks to, and on which backends that runs."""
         backend = _backend(self._ran)
         return {
@@ -83,10 +85,8 @@ class WindowSource:
             **({"backend": backend} if backend else {}),
         }
 
-    @property
-    def facts(self) -> dict[str, Json]:
+    def _facts(self, floor: Floor | str) -> dict[str, Json]:
         """What the server says it runs, what the watch saw, and what the client itself costs."""
-        floor = _floor(self._load.concurrency)
         return {
             "server": dict(self._ran),
             "server_starts": self._starts,
@@ -94,19 +94,37 @@ class WindowSource:
             "client_floor": floor if isinstance(floor, str) else asdict(floor),
         }
 
-    def take(self, count: int) -> list[Replicate]:
-        """Run `count` more windows; a window that could time no request is a broken rule and no replicate.
+    def take(self, count: int) -> Taken:
+        """Run `count` more windows; a window that could time no request is a broken rule and no replicate."""
+        if not self._wrong:
+            windows = [window for share in self._shares(count) for window in self._watched(share)]
+            floor = _floor(self._load.concurrency)
+            self._replicates.extend(
+                Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s
+            )
 
-        Nothing is run for a server whose answers are wrong.
-        """
-        if self.wrong:
-            return []
+        return self.taken
 
-        windows = [window for share in self._shares(count) for window in self._watched(share)]
-        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
+    @property
+    def taken(self) -> Taken:
+        """Everything so far."""
         floor = _floor(self._load.concurrency)
-        self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor)]
-        return [Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s]
+        return Taken(
+            self.level,
+            tuple(self._replicates),
+            self._contract(),
+            self._facts(floor),
+            self._wrong,
+            tuple(self._broken),
+            self._notes(floor),
+        )
+
+    def _notes(self, floor: Floor | str) -> tuple[str, ...]:
+        if not self._windows:
+            return ()
+
+        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
+        return (*speculation_notes(self._windows), *unchecked, *_floor_notes(floor))
 
     def _shares(self, count: int) -> Sequence[int]:
         """Windows of each server start."""
@@ -126,7 +144,7 @@ class WindowSource:
             windows = [self._window() for _ in range(count)]
 
         telemetry = watch.report()
-        self.broken.extend(telemetry.invalid)
+        self._broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
         self._note_what_runs(self._server.facts())
         return windows
@@ -134,7 +152,7 @@ class WindowSource:
     def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
         before, now = _backend(self._ran), _backend(ran)
         if before and before != now:
-            self.broken.append(
+            self._broken.append(
                 f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
             )
 
@@ -145,7 +163,7 @@ class WindowSource:
         self._progress.tick(f"{self._name}: window {number}")
         window = self._loop.window()
         self._windows.append(window)
-        self.broken.extend(f"window {number}: {reason}" for reason in window.broken)
+        self._broken.extend(f"window {number}: {reason}" for reason in window.broken)
         return window
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ..client.endpoint import base_url
-from ..errors import BadInput
 from ..gate.pairs import Contrast
 from ..machine.provenance import Difference, differences, undeclared
 from ..measure.paired_source import SideName, blamed
 
 if TYPE_CHECKING:
     from ..serving.server import Server
-    from ..session.session import Suite
-    from ..settings.stack import Stack
+    from .loaded import ProvenanceReader
 
 SETTINGS = (
     "tensor_parallel",
@@ -41,35 +39,14 @@ NOT_RESTARTED = (
 )
 
 
-def check_servers(base: Stack, candidate: Stack, *, same: bool, launches: bool) -> None:
-    """Raise BadInput unless both stacks are different attached servers, or none is one.
-
-    same: one stack is measured twice on purpose. launches: servers are to be launched with the user's arguments.
-    """
-    if not (base.server or candidate.server):
-        return
-    if "@" in f"{base.server}{candidate.server}":
-        # Not quoted, here or below: it would stand in the report.
-        raise BadInput("server=URL holds a user or a password; leave them out, and see --perf-server-key-env for keys")
-    if not (base.server and candidate.server):
-        raise BadInput(
-            f"base {base}, candidate {candidate}: only one of them is an attached server, and what runs there cannot "
-            "be started here; give server=URL for both, or for none"
-        )
-    if launches:
-        raise BadInput("server=URL and --perf-serve: give one, servers to attach to or one to launch")
-    if base_url(base.server) == base_url(candidate.server) and not same:
-        raise BadInput(
-            f"server={candidate.server} on both sides would be measured against itself; give two servers, or "
-            f"`pytest -m perf --perf-stack server={candidate.server} --perf-against same` to see what can be resolved"
-        )
-
-
 class AttachedServers:
-    """The servers at two URLs, attached when they are first wanted."""
+    """The servers at two URLs, attached when they are first wanted. attach: gives the server at a URL."""
 
-    def __init__(self, suite: Suite, base: str, candidate: str) -> None:
-        self._suite = suite
+    def __init__(
+        self, attach: Callable[[str], Server], provenances: ProvenanceReader, base: str, candidate: str
+    ) -> None:
+        self._attach = attach
+        self._provenances = provenances
         self._urls: dict[SideName, str] = {"base": base, "candidate": candidate}
         self._servers: dict[SideName, Server] = {}
 
@@ -77,7 +54,7 @@ class AttachedServers:
         """One of them; raises StackFailed if it cannot be attached."""
         if side not in self._servers:
             with blamed(side):
-                self._servers[side] = self._suite.server.attached(self._urls[side])
+                self._servers[side] = self._attach(self._urls[side])
 
         return self._servers[side]
 
@@ -88,7 +65,7 @@ class AttachedServers:
     def contrast(self, declared: Collection[str]) -> Contrast:
         """What the two say of themselves, as far as both say it; `declared` as of machine.provenance.undeclared."""
         base, candidate = self.server("base"), self.server("candidate")
-        versions = differences(*map(self._suite.provenance_of, (base, candidate)))
+        versions = differences(*map(self._provenances.of, (base, candidate)))
         found = (*versions, *_settings_that_differ(base, candidate))
         return Contrast(found, undeclared(found, declared))
 

@@ -6,55 +6,67 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..gate.verdict import Judgement, Verdict, judge
-from ..metric import Measurement, Metric
+from ..metric import Metric
 
 if TYPE_CHECKING:
-    from ..measure.answers import AnswerSource
+    from ..measure.source import Progress
+    from ..resources.sources import Sources
     from ..serving.server import Server
-    from ..session.session import Suite
+    from ..settings.settings import Settings
+    from .loaded import ProvenanceReader
+    from .recorder import Recorder
 
 
-class Answers:
+class Canary:
     """What the answers of this session's servers are worth beside the baseline's."""
 
-    def __init__(self, suite: Suite) -> None:
-        self._suite = suite
-        self._asked: list[Judgement] = []
+    def __init__(
+        self,
+        settings: Settings,
+        recorder: Recorder,
+        sources: Sources,
+        provenances: ProvenanceReader,
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._recorder = recorder
+        self._sources = sources
+        self._provenances = provenances
+        self._progress = progress
+        self._judged: list[Judgement] = []
 
     def metric(self, server: Server) -> Metric:
         """The metric that holds a server's answers."""
         metric = Metric.of("quality_cpu" if server.stand_in else "quality", "quality", unit="%")
-        return replace(metric, tolerance=self._suite.settings.tolerance(metric.name, metric.tolerance))
+        return replace(metric, tolerance=self._settings.tolerance(metric.name, metric.tolerance))
 
-    def source(self, server: Server) -> AnswerSource:
-        """Passes over the prompts that suit the server: the user's, texts, or token ids."""
-        from ..measure.answers import AnswerSource, prompts_for
-
-        return AnswerSource(server, prompts_for(server, self._suite.settings.quality_prompts))
+    def keep(self, judgement: Judgement) -> None:
+        """Remember a judgement of answers, so that they are not asked for again."""
+        self._judged.append(judgement)
 
     def problem(self, server: Server) -> str | None:
         """How a server's answers are wrong; None if they are not, or where no baseline holds any.
 
-        Asks the server unless its quality test, or an earlier call, has judged it.
+        Asks the server unless its answers have been judged.
         """
-        metric, source = self.metric(server), self.source(server)
-        known = [*self._asked, *(result.judgement for result in self._suite.results)]
-        mine = (one for one in known if (one.metric.name, one.metric.contract) == (metric.name, source.contract))
-        judgement = next(mine, None) or self._ask(server, metric, source)
+        judgement = self._known(server) or self._ask(server)
         if judgement is None or judgement.verdict is not Verdict.WRONG_RESULT:
             return None
 
         return f"its answers are wrong, so its speed is not looked at: {'; '.join(judgement.reasons)}"
 
-    def _ask(self, server: Server, metric: Metric, source: AnswerSource) -> Judgement | None:
-        suite = self._suite
-        selection = suite.recorder.select(metric.name, suite.provenance_of(server))
+    def _known(self, server: Server) -> Judgement | None:
+        identity = self.metric(server).name, self._sources.answers(server).contract
+        return next((known for known in self._judged if (known.metric.name, known.metric.contract) == identity), None)
+
+    def _ask(self, server: Server) -> Judgement | None:
+        metric = self.metric(server)
+        selection = self._recorder.select(metric.name, self._provenances.of(server))
         if selection.baseline is None or metric.name not in selection.baseline.metrics:
             return None
 
-        suite.progress.tick(f"{metric.name}: asking for greedy answers")
-        replicates = tuple(source.take(suite.settings.replicates))
-        measurement = Measurement(replace(metric, contract=source.contract), replicates, source.level)
-        judgement = judge(measurement, selection, wrong=source.wrong)
-        self._asked.append(judgement)
+        self._progress.tick(f"{metric.name}: asking for greedy answers")
+        taken = self._sources.answers(server).take(self._settings.replicates)
+        judgement = judge(taken.measurement(metric), selection, wrong=taken.wrong)
+        self.keep(judgement)
         return judgement

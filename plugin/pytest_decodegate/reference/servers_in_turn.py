@@ -12,14 +12,15 @@ from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement, Verdict
 from ..measure.paired_source import SideName, StackFailed, blamed
+from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE, Replicate
-from .side import Half
+from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
     from ..measure.answers import AnswerSource
+    from ..measure.source import Source
     from ..metric import Metric
     from ..serving.server import Server
-    from ..session.perf import Source
 
 LEAST_PAIRS = 2
 """Even beyond the budget: with one pair nothing is known of the noise."""
@@ -56,7 +57,7 @@ class Budget:
     seconds: float
 
 
-class Sandwich:
+class ServersInTurn:
     """One metric on servers of two stacks; each pair is a window of each, on servers that `servers` start for it."""
 
     def __init__(self, servers: Servers, metric: Metric, contrast: Contrast, budget: Budget) -> None:
@@ -64,12 +65,8 @@ class Sandwich:
         self._metric = metric
         self._contrast = contrast
         self._budget = budget
-        self._halves: dict[SideName, Half] = {
-            "base": Half(servers.level),
-            "candidate": Half(servers.level),
-        }
-        self._answers: dict[SideName, AnswerSource] = {}
-        self._passes: dict[SideName, list[quality.Pass]] = {}
+        self._taken: dict[SideName, Taken] = {"base": Taken(servers.level), "candidate": Taken(servers.level)}
+        self._answers: dict[SideName, Taken] = {}
         self._running: Server | None = None
 
     def judgement(self, candidate: Server) -> Judgement:
@@ -81,13 +78,13 @@ class Sandwich:
         try:
             return self._settle()
         except StackFailed as failure:
-            failure.base = tuple(self._halves["base"].replicates)
+            failure.base = self._taken["base"].replicates
             raise
 
     @property
     def replicates(self) -> tuple[Replicate, ...]:
         """The candidate's so far."""
-        return tuple(self._halves["candidate"].replicates)
+        return self._taken["candidate"].replicates
 
     def _settle(self) -> Judgement:
         clock = self._servers.clock
@@ -122,10 +119,10 @@ class Sandwich:
 
     @property
     def _sound(self) -> bool:
-        return not self._contrast.unused and all(half.sound for half in self._halves.values())
+        return not self._contrast.unused and all(taken.sound for taken in self._taken.values())
 
     def _judged(self, looks: int) -> Judgement:
-        base, candidate = (half.side(self._metric) for half in self._halves.values())
+        base, candidate = (side_of(taken, self._metric) for taken in self._taken.values())
         return judge_pairs(base, candidate, self._contrast, looks)
 
     def _pair(self, number: int) -> None:
@@ -140,24 +137,25 @@ class Sandwich:
     def _replicate(self, side: SideName) -> None:
         """One server: its answers, if they are not known of its stack, then a window."""
         server, self._running = self._running or self._servers.start(side), None
-        half = self._halves[side]
         if side not in self._answers:
-            self._answers[side] = source = self._servers.answers(server)
-            self._passes[side] = quality.passes(source.take(ANSWER_PASSES))
-            half.wrong = source.wrong
-        if not half.wrong:
-            window = self._servers.window(server)
-            half.add(window, window.take(1))
+            self._answers[side] = answers = self._servers.answers(server).take(ANSWER_PASSES)
+            self._say_wrong(side, answers.wrong)
+        if not self._taken[side].wrong:
+            self._taken[side] = joined([self._taken[side], self._servers.window(server).take(1)])
+
+    def _say_wrong(self, side: SideName, wrong: str | None) -> None:
+        self._taken[side] = replace(self._taken[side], wrong=wrong)
 
     def _compare_answers(self) -> None:
         """The candidate is wrong if it answers otherwise than the base, by more than the base differs from itself."""
-        base, candidate = self._halves.values()
-        if base.wrong or candidate.wrong:
+        if any(taken.wrong for taken in self._taken.values()):
             return
 
-        exact = self._answers["candidate"].contract.get("batch_invariant") is True
-        passes = self._passes["base"], self._passes["candidate"]
-        candidate.wrong = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact).wrong
+        base, candidate = self._answers["base"], self._answers["candidate"]
+        exact = candidate.contract.get("batch_invariant") is True
+        passes = quality.passes(base.replicates), quality.passes(candidate.replicates)
+        found = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact)
+        self._say_wrong("candidate", found.wrong)
 
 
 def _resolved(judgement: Judgement) -> str:

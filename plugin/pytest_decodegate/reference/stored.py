@@ -1,100 +1,146 @@
-"""Between a perf run and the stored baselines: which one gates, and what is recorded where."""
+"""Stored baselines as the reference of a run: replicates until the verdict is settled, then recorded if asked."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..baseline.reader import load
-from ..baseline.selection import Selection, contrast
-from ..baseline.store import Store, one_session
-from ..errors import BadInput
-from ..gate.verdict import Judgement, Verdict
-from ..machine.provenance import Difference, Provenance
-from ..machine.stack import stack_label
-from ..report.benchmark import share
+from ..gate.verdict import Judgement, Verdict, judge
+from .protocol import GangWork, Judged, ServerWork
 
 if TYPE_CHECKING:
     import pytest
 
-    from ..metric import Measurement
-    from ..settings.options import Settings
+    from ..machine.provenance import Provenance
+    from ..measure.source import Source, Taken
+    from ..metric import Metric
+    from ..resources.gangs import Gangs
+    from ..resources.server import ServerUnderTest
+    from ..resources.sources import Sources
+    from ..serving.server import Server
+    from ..settings.settings import Settings
+    from .canary import Canary
+    from .loaded import ProvenanceReader
+    from .recorder import Recorder
 
 
-class Recorder:
-    """The baselines of one machine class in one session of recording or gating; `tell` shows a line to the user."""
+@dataclass(frozen=True, slots=True)
+class StoredReference:
+    """The baselines of this machine class. leftovers: notes on who held memory before the run, for every verdict."""
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        machine_class: str,
-        session_id: str,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._settings = settings
-        self._machine_class = machine_class
-        self._session_id = session_id
-        self._tell = tell
-        self._store = Store(settings.baselines)
+    settings: Settings
+    recorder: Recorder
+    gangs: Gangs
+    servers: ServerUnderTest
+    sources: Sources
+    canary: Canary
+    provenances: ProvenanceReader
+    leftovers: Callable[[], tuple[str, ...]]
 
-    def check(self) -> None:
-        """Raise BadInput for files or a folder that cannot be used: before minutes of measuring, not after."""
-        if self._settings.baseline is not None:
-            load(self._settings.baseline)
-        else:
-            self._store.load_all(self._machine_class)
+    def measure(self, work: GangWork) -> Judged:
+        """See Reference: on as many fresh gangs as the verdict needs."""
+        bench = self.gangs.bench(work.world_size)
+        with self.sources.gangs(work.metric.name, bench, work.workload, work.params, work.plan) as source:
+            return self._judged(work.metric, source, lambda: self.provenances.of_ranks, work.world_size)
 
-        if self._settings.record != "off":
-            self._check_folder()
+    def measure_tpot(self, work: ServerWork) -> Judged:
+        """See Reference: windows on the server, or on a start for each with --perf-server-restarts."""
+        restart = self.servers.fresh if self.settings.server_restarts else None
+        wrong = self.canary.problem(work.server)
+        source = self.sources.windows(work.metric.name, work.server, work.load, restart=restart, wrong=wrong)
+        return self._judged(work.metric, source, lambda: self.provenances.of(work.server))
 
-    def _check_folder(self) -> None:
-        folder = self._store.folder(self._machine_class)
-        there = next(one for one in (folder, *folder.parents) if one.exists())
-        if not os.access(there, os.W_OK) or not there.is_dir():
-            raise BadInput(f"{folder}: cannot be recorded into, because {there} is not a folder that can be written")
+    def measure_plateau(self, work: ServerWork, most: int) -> Judged:
+        """See Reference."""
+        wrong = self.canary.problem(work.server)
+        source = self.sources.sweep(work.metric.name, work.server, work.load, most=most, wrong=wrong)
+        return self._judged(work.metric, source, lambda: self.provenances.of(work.server))
 
-    def select(self, metric: str, provenance: Provenance) -> Selection:
-        """The stored baseline that `metric` is gated against."""
-        settings = self._settings
-        if settings.baseline is None:
-            return self._store.select(self._machine_class, provenance, settings.change, metric)
+    def measure_quality(self, metric: Metric, server: Server) -> Judged:
+        """See Reference: against the baseline's answers, which agree among themselves only so far."""
+        judged = self._judged(metric, self.sources.answers(server), lambda: self.provenances.of(server))
+        self.canary.keep(judged.judgement)
+        return judged
 
-        baseline = load(settings.baseline)
-        found = contrast(baseline, provenance, settings.change, metric)
-        another: tuple[Difference, ...] = ()
-        if baseline.machine_class != self._machine_class:
-            another = (Difference("machine_class", baseline.machine_class, self._machine_class, declarable=False),)
+    def quality_metric(self, server: Server) -> Metric:
+        """See Reference."""
+        return self.canary.metric(server)
 
-        return replace(
-            found,
-            differences=(*another, *found.differences),
-            undeclared=(*another, *found.undeclared),
-            choice=("named by --perf-baseline", *found.choice),
-        )
+    def measure_source(self, metric: Metric, source: Source, provenance: Callable[[], Provenance] | None) -> Judged:
+        """See Reference."""
+        return self._judged(metric, source, provenance or (lambda: self.provenances.of_ranks))
 
-    def keep(self, judgement: Judgement, measurement: Measurement, provenance: Provenance) -> Path | None:
-        """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
+    def server(self, test: str) -> Server:
+        """See Reference."""
+        return self.servers.running()
 
-        Returns the file that it was recorded in, None if it was not. A published figure is somebody's point value:
-        measured here, such a metric has no baseline yet.
-        """
-        if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
-            return None
+    def slice_server(self, layers: int) -> Server:
+        """See Reference."""
+        return self.servers.running(layers)
 
-        self._share(measurement, provenance)
-        missing = judgement.verdict is Verdict.NO_BASELINE or judgement.untold is not None
-        if self._settings.record == "all" or (self._settings.record == "missing" and missing):
-            label = stack_label(provenance.stack)
-            return self._store.record(provenance, self._machine_class, label, measurement, self._session_id)
+    def close(self, world_size: int) -> None:
+        """See Reference."""
+        self.gangs.close(world_size)
 
+    def output(self) -> list[tuple[str, str]]:
+        """See Reference."""
+        return self.gangs.output()
+
+    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
+        """See Reference: pytest's own report says it all."""
+
+    def problem(self, selected: int) -> str | None:
+        """See Reference: nothing beyond the verdicts."""
         return None
 
-    def _share(self, measurement: Measurement, provenance: Provenance) -> None:
-        """Show it in pytest-benchmark's own table and files, if the user asked for these."""
-        if problem := share(self._config, one_session(measurement, provenance, self._session_id)):
-            self._tell(problem)
+    def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
+        """See Reference: pytest's own summary says it all."""
+
+    def _judged(
+        self, metric: Metric, source: Source, provenance: Callable[[], Provenance], world_size: int = 0
+    ) -> Judged:
+        self.recorder.check()
+        judgement, taken = self._settle(metric, source, provenance)
+        ranks = taken.facts.get("ranks")
+        return Judged(
+            judgement,
+            taken.replicates,
+            tuple(ranks) if isinstance(ranks, list) else (),
+            world_size,
+            lambda: self.recorder.keep(judgement, taken.measurement(metric), provenance()),
+        )
+
+    def _settle(self, metric: Metric, source: Source, provenance: Callable[[], Provenance]) -> tuple[Judgement, Taken]:
+        """One look after the first replicates, one at the cap. provenance is asked after the first of them."""
+        looks = self._looks(source)
+        taken = source.take(looks[0])
+        judgement = self._look(metric, taken, provenance(), len(looks))
+        for count in looks[1:]:
+            if judgement.verdict is not Verdict.INCONCLUSIVE:
+                break
+
+            taken = source.take(count - len(taken.replicates))
+            judgement = self._look(metric, taken, provenance(), len(looks))
+
+        return judgement, taken
+
+    def _looks(self, source: Source) -> list[int]:
+        """Replicates at each look. Recording needs no second one, and servers are started as often as was asked."""
+        settings = self.settings
+        if source.level == "server" and settings.server_restarts:
+            return [settings.server_restarts]
+        if settings.record == "all":
+            return [settings.replicates]
+
+        return sorted({settings.replicates, settings.max_replicates})
+
+    def _look(self, metric: Metric, taken: Taken, provenance: Provenance, looks: int) -> Judgement:
+        return judge(
+            taken.measurement(metric),
+            self.recorder.select(metric.name, provenance),
+            invalid=taken.broken,
+            wrong=taken.wrong,
+            looks=looks,
+            notes=[*taken.notes, *self.leftovers()],
+        )

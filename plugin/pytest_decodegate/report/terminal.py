@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
@@ -11,7 +12,6 @@ from ..gate.text.quantity import format_band, format_interval, format_percent, f
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from ..session.session import Suite
     from .result import Result
 
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
@@ -22,42 +22,56 @@ _UNFIT = ("INVALID", "WRONG_RESULT")
 _COLOURS = {"PASS": "green", "IMPROVED": "green", "INCONCLUSIVE": "yellow", "NO_BASELINE": "yellow"}
 
 
-def write_summary(reporter: TerminalReporter, suite: Suite) -> None:
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the end of a run shows. problem: what failed besides the tests. launches: what ranks cost, in sentences."""
+
+    results: Sequence[Result]
+    problem: str | None
+    machine_class: str
+    launches: Sequence[str]
+
+
+def write_summary(reporter: TerminalReporter, summary: Summary) -> None:
     """Write what failed besides the tests, and the table; silent when there is neither."""
-    if suite.problem:
+    if summary.problem:
         reporter.write_sep("=", "perf")
-        reporter.write_line(suite.problem, red=True)
-    if suite.results and reporter.config.get_verbosity() < 0:
-        reporter.write_line(counts(suite.results))
-    elif suite.results:
-        _write_table(reporter, suite)
+        reporter.write_line(summary.problem, red=True)
+    if summary.results and reporter.config.get_verbosity() < 0:
+        reporter.write_line(counts(summary.results))
+    elif summary.results:
+        _write_table(reporter, summary)
 
 
-def _write_table(reporter: TerminalReporter, suite: Suite) -> None:
+def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
     reporter.write_sep("=", "perf")
-    reporter.write_line(f"machine class {suite.machine_class}; change and interval: + is worse")
-    header, *rows = table([HEADER, *(row(result) for result in suite.results)])
+    reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse")
+    header, *rows = table([HEADER, *(row(result) for result in summary.results)])
     reporter.write_line(header)
-    for line, result in zip(rows, suite.results, strict=True):
+    for line, result in zip(rows, summary.results, strict=True):
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
         reporter.write_line(line, **{colour: True})
 
-    for line in (*chosen(suite.results), *noted(suite.results), *_beside(suite, reporter.config.get_verbosity() > 0)):
+    for line in (
+        *chosen(summary.results),
+        *noted(summary.results),
+        *_beside(summary, reporter.config.get_verbosity() > 0),
+    ):
         reporter.write_line(line)
 
-    reporter.write_line(counts(suite.results))
+    reporter.write_line(counts(summary.results))
 
 
-def _beside(suite: Suite, verbose: bool) -> Iterator[str]:
+def _beside(summary: Summary, verbose: bool) -> Iterator[str]:
     """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
     from . import ranks, rates, scaling
 
-    yield from ranks.told(suite.results, always=verbose)
-    judgements = [result.judgement for result in suite.results if result.judgement.verdict not in _UNFIT]
+    yield from ranks.told(summary.results, always=verbose)
+    judgements = [result.judgement for result in summary.results if result.judgement.verdict not in _UNFIT]
     measured = [(one.metric.name, one.metric.contract, one.measured) for one in judgements if one.measured]
     yield from scaling.told(scaling.curves(measured))
-    yield from rates.client(result.rates for result in suite.results)
-    yield from suite.launches.lines()
+    yield from rates.client(result.rates for result in summary.results)
+    yield from summary.launches
 
 
 def chosen(results: Sequence[Result]) -> list[str]:

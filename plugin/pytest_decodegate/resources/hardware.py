@@ -1,10 +1,13 @@
-"""The GPUs of one session: watched while something is measured, and asked whether they still work after a failure."""
+"""The hardware of one session: its GPUs, who holds them now, who watches them, and whether they still work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from ..errors import DecodegateError, GangError, ServerError
+from .lease import Lease
 
 if TYPE_CHECKING:
     from ..gang.controller import GangOptions
@@ -25,31 +28,44 @@ class _Everyone(frozenset[int]):
         return True
 
 
-class Devices:
-    """The GPUs that the fingerprint shows; there may be none. options: of ranks that could run on them."""
+class Hardware:
+    """What this session measures on; there may be no GPU. options: of ranks that could run on the GPUs.
 
-    def __init__(self, fingerprint: Fingerprint, options: Callable[[], GangOptions]) -> None:
-        self._gpus = fingerprint.gpus
+    fingerprint: the machine, read when it is first wanted.
+    """
+
+    def __init__(self, fingerprint: Callable[[], Fingerprint], options: Callable[[], GangOptions]) -> None:
+        self._read = fingerprint
         self._options = options
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The machine, read once."""
+        return self._read()
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether this run sees a GPU."""
+        return bool(self.fingerprint.gpus)
 
     @property
     def uuids(self) -> list[str]:
-        """In the order of the ranks."""
-        return [gpu.uuid for gpu in self._gpus]
+        """Of the GPUs, in the order of the ranks."""
+        return [gpu.uuid for gpu in self.fingerprint.gpus]
 
     @property
     def labels(self) -> dict[str, str]:
-        """How sentences call them, by UUID: "GPU 0 (0000:18:00.0, GPU-aa)"; the number is the machine's."""
+        """How sentences call the GPUs, by UUID: "GPU 0 (0000:18:00.0, GPU-aa)"; the number is the machine's."""
         from ..machine.pcie import pci_address
 
-        return {gpu.uuid: f"GPU {gpu.index} ({pci_address(gpu.bus_id)}, {gpu.uuid})" for gpu in self._gpus}
+        return {gpu.uuid: f"GPU {gpu.index} ({pci_address(gpu.bus_id)}, {gpu.uuid})" for gpu in self.fingerprint.gpus}
 
     @cached_property
     def sensor(self) -> Sensor | None:
         """NVML, or None without GPUs."""
         from ..machine.nvml import open_sensor
 
-        return open_sensor() if self._gpus else None
+        return open_sensor() if self.has_gpu else None
 
     def watch(self) -> Watch:
         """A watch over the GPUs, for the time of one measurement by processes of this one."""
@@ -65,16 +81,45 @@ class Devices:
         from ..machine.pcie import slot_of
         from ..machine.watch import Watch
 
-        slots = {gpu.uuid: slot_of(gpu) for gpu in self._gpus}
+        slots = {gpu.uuid: slot_of(gpu) for gpu in self.fingerprint.gpus}
         return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots)
 
     @cached_property
+    def lease(self) -> Lease:
+        """Who holds the machine."""
+        return Lease(self.labels, self.sensor)
+
+    def take(self, holder: object, leave: Callable[[], None]) -> None:
+        """Give the machine to `holder`, who leaves by `leave`; raises DecodegateError if its GPUs do not work."""
+        self.refuse_if_wedged()
+        self.lease.take(holder, leave)
+
+    def release(self) -> None:
+        """Ask whoever holds the machine to leave. Nothing is asked of NVML if nobody ever held it."""
+        if "lease" in self.__dict__:
+            self.lease.release()
+
+    @cached_property
     def health(self) -> Health:
-        """Whether they still work."""
+        """Whether the GPUs still work."""
         from ..gang.health import Health, Place
 
         places = [Place(uuid, label) for uuid, label in self.labels.items()]
         return Health(places, self._options, self._holders)
+
+    def doubt(self, error: DecodegateError) -> None:
+        """Remember that a test ended with `error`; if the GPUs may be at fault they are asked before the next use."""
+        if isinstance(error, (GangError, ServerError)):
+            self.health.doubt(error)
+
+    def wedged(self) -> tuple[str, ...]:
+        """Why the GPUs cannot be used any more, a sentence for each; asked of them only after a failure."""
+        return self.health.sick(lambda: self.lease.release())
+
+    def refuse_if_wedged(self) -> None:
+        """Raise GangError if an earlier failure has shown that the GPUs do not work any more."""
+        if wedged := self.wedged():
+            raise GangError("; ".join(wedged))
 
     def _holders(self, uuid: str) -> str:
         from ..machine.leftover import holders

@@ -1,4 +1,4 @@
-"""Who holds the machine: a bench, a server, or nobody. GPU memory is not shared, and must come back between two."""
+"""Who holds the machine: gangs, a server, or nobody. GPU memory is not shared, and must come back between two."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ if TYPE_CHECKING:
     from ..machine.nvml import Sensor
 
 MEMORY_SECONDS = 60.0
-"""Time for GPU memory to come back after a tenant has left: the driver clears up after the process is gone."""
+"""Time for GPU memory to come back after a holder has left: the driver clears up after the process is gone."""
 
 
-class Tenancy:
-    """At most one tenant at a time.
+class Lease:
+    """The machine, held by at most one at a time.
 
     labels: the GPUs whose memory is watched, by UUID, and how sentences call them. sensor: None without a GPU.
-    found: what held memory before the first tenant came, in sentences.
+    leftovers: what held memory before the first holder came, in sentences.
     """
 
     def __init__(self, labels: Mapping[str, str], sensor: Sensor | None) -> None:
         from ..machine.leftover import leftovers
 
-        self.found = leftovers(labels, sensor)
+        self.leftovers = leftovers(labels, sensor)
         self._gpu_uuids = tuple(labels)
         self._sensor = sensor
         self._memory_before: dict[str, int] = {}
         self._leave: Callable[[], None] | None = None
-        self.tenant: object = None
+        self.holder: object = None
 
-    def move_in(self, tenant: object, leave: Callable[[], None]) -> None:
-        """Make room for `tenant`, who leaves by `leave`; nothing happens if it is here already.
+    def take(self, holder: object, leave: Callable[[], None]) -> None:
+        """Make room for `holder`, who leaves by `leave`; nothing happens if it is here already.
 
-        Raises DecodegateError if the last tenant's memory does not come back, naming who holds how much.
+        Raises DecodegateError if the last holder's memory does not come back, naming who holds how much.
         """
         from ..machine.watch import used_memory
 
-        if tenant is self.tenant:
+        if holder is self.holder:
             return
 
-        self.move_out()
+        self.release()
         self._memory_before = used_memory(self._gpu_uuids, self._sensor)
-        self.tenant, self._leave = tenant, leave
+        self.holder, self._leave = holder, leave
 
-    def move_out(self, tenant: object = None) -> None:
-        """Ask the tenant to leave and wait for its memory; if `tenant` is given, only when it is the one here."""
+    def release(self, holder: object = None) -> None:
+        """Ask the holder to leave and wait for its memory; if `holder` is given, only when it is the one here."""
         from ..machine.watch import memory_back
 
-        if self._leave is None or (tenant is not None and tenant is not self.tenant):
+        if self._leave is None or (holder is not None and holder is not self.holder):
             return
 
-        leave, self._leave, self.tenant = self._leave, None, None
+        leave, self._leave, self.holder = self._leave, None, None
         leave()
         memory_back(self._memory_before, MEMORY_SECONDS, self._sensor)

@@ -14,7 +14,7 @@ LOG_PERIOD_SECONDS = 10.0
 """In a file, a step that repeats itself is written at most this often."""
 
 
-class Progress:
+class TerminalProgress:
     """Says what a perf run is doing. Silent under -q; never mixes with the output of tests."""
 
     def __init__(self, config: pytest.Config) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput, ServerError
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..measure.source import Progress
     from ..serving.server import Server
-    from ..session.session import Suite
+    from ..settings.settings import Settings
     from ..settings.stack import Stack
+    from .hardware import Hardware
 
 LOG_BYTES = 20_000
 """Of its log, what a report section of one phase shows at most: the end."""
@@ -21,16 +26,29 @@ LOG_BYTES = 20_000
 class ServerUnderTest:
     """The server of one session: attached, the user's own command, or a rank-slice; of one stack and depth at a time.
 
-    suite: knows which, has the GPUs, and gives the machine to one tenant at a time.
+    before_start: called before a server of ours starts, while ranks may still hold the machine. folder: makes one for
+    the files of a server.
     """
 
-    def __init__(self, suite: Suite) -> None:
-        self._suite = suite
+    def __init__(
+        self,
+        settings: Settings,
+        hardware: Hardware,
+        progress: Progress,
+        *,
+        before_start: Callable[[], object],
+        folder: Callable[[str], Path],
+    ) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._progress = progress
+        self._before_start = before_start
+        self._folder = folder
         self._server: Server | None = None
-        self._stack = suite.settings.stack
+        self._stack = settings.stack
         self._layers: int | None = None
         self._failures: dict[Stack, str] = {}
-        self._log_told = 0
+        self._log_shown = 0
 
     def running(self, layers: int | None = None) -> Server:
         """The server, started if it does not run; one that failed before raises ServerError and is not tried again.
@@ -39,10 +57,10 @@ class ServerUnderTest:
         running server's takes its place.
         """
         if layers != self._layers:
-            self._suite.tenancy.move_out(self)
+            self._hardware.lease.release(self)
             self._layers = layers
 
-        self._suite.refuse_if_wedged()
+        self._hardware.refuse_if_wedged()
         if failure := self._failures.get(self._stack):
             raise ServerError(f"the server failed before, and is not started again: {failure}")
 
@@ -60,7 +78,7 @@ class ServerUnderTest:
 
     def fresh(self, stack: Stack | None = None) -> Server:
         """A server that has just been started, as deep as the last; of another stack if one is given."""
-        self._suite.tenancy.move_out(self)
+        self._hardware.lease.release(self)
         self._stack = stack or self._stack
         return self.running(self._layers)
 
@@ -69,7 +87,7 @@ class ServerUnderTest:
         from ..serving.server import attach
         from ..serving.slowed import refuse_attached
 
-        settings = self._suite.settings
+        settings = self._settings
         if settings.pins:
             raise BadInput("--perf-pin: an attached server runs already; start it with the backends that you want")
 
@@ -77,23 +95,24 @@ class ServerUnderTest:
         key = os.environ.get(settings.server_key_env or "", "")
         return attach(url, model=settings.server_model, key=key)
 
-    def output(self) -> str:
-        """The end of what it wrote since last asked; "" if nothing."""
+    def output(self) -> list[tuple[str, str]]:
+        """The end of what it wrote since last asked, as a report section; none if that is nothing."""
         if self._server is None:
-            return ""
+            return []
 
-        start, self._log_told = self._log_told, self._server.log_size()
-        return self._server.log(max(start, self._log_told - LOG_BYTES), self._log_told)
+        start, self._log_shown = self._log_shown, self._server.log_size()
+        text = self._server.log(max(start, self._log_shown - LOG_BYTES), self._log_shown)
+        return [("log of the server", text)] if text else []
 
     def _start(self) -> None:
-        if not self._suite.settings.server:
-            _ = self._suite.provenance  # read in the ranks while they may still hold the machine
+        if not self._settings.server:
+            self._before_start()
 
-        self._suite.tenancy.move_in(self, self._stop)
+        self._hardware.take(self, self._stop)
         self._server = self._open()
-        self._log_told = 0
-        if told := self._server.started():
-            self._suite.progress.say(told)
+        self._log_shown = 0
+        if said := self._server.started():
+            self._progress.say(said)
 
     def _stop(self) -> None:
         if self._server is not None:
@@ -103,20 +122,20 @@ class ServerUnderTest:
     def _open(self) -> Server:
         from ..serving import home
 
-        settings = self._suite.settings
+        settings = self._settings
         if settings.server is not None:
             return self.attached(settings.server)
 
         start = home.Launch(
-            self._suite.folder("server"),
+            self._folder("server"),
             {**ENVIRONMENT, **self._stack.environment()},
             settings.server_seconds,
-            self._suite.progress.tick,
+            self._progress.tick,
             self._stack.python or sys.executable,
         )
         if settings.serve is not None:
             return home.launch_users(start, settings.serve, settings.pins)
 
-        gpus = self._suite.fingerprint.gpus
+        gpus = self._hardware.fingerprint.gpus
         memory_gib = min((gpu.memory_gib for gpu in gpus), default=0)
         return home.launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins=settings.pins, layers=self._layers)

@@ -1,60 +1,21 @@
-"""Command line, ini file and markers: read once, checked once, into one frozen Settings."""
+"""Command line and ini file: names and help of every option, and whether a run wants perf tests at all.
+
+Every pytest run loads this module, perf tests or none: it imports nothing that a run without them does not need.
+"""
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ..errors import BadInput
-from . import values as values
 
 if TYPE_CHECKING:
     import pytest
 
-    from ..gang.options import Nodes
-    from .stack import Stack
 
 MARKERS = (
     "perf(tolerance='3%', extended=True, advisory=True): a performance test, gated by a baseline; runs with -m perf",
     "world_size(n, ...): numbers of ranks to run the test with, one GPU each where there are GPUs",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user asked for. Times in seconds, tolerances as fractions. baseline: None chooses from `baselines`."""
-
-    record: values.Record
-    baseline: Path | None
-    baselines: Path
-    replicates: int
-    max_replicates: int
-    change: frozenset[str]
-    tolerances: tuple[tuple[str, float], ...]
-    server: str | None
-    serve: tuple[str, ...] | None
-    server_seconds: float
-    start_seconds: float
-    deadline_seconds: float
-    nodes: Nodes | None
-    report: Path | None
-    pins: Mapping[str, str]
-    stack: Stack
-    base: Stack | None
-    budget_seconds: float
-    server_key_env: str | None
-    server_model: str | None
-    server_restarts: int | None
-    quality_prompts: tuple[str, ...]
-
-    def tolerance(self, metric: str, own: float) -> float:
-        """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
-        matching = [band for pattern, band in self.tolerances if fnmatch.fnmatchcase(metric, pattern)]
-        return matching[-1] if matching else own
 
 
 # Help texts: capital first, no full stop after a single phrase, the unit in the metavar.
@@ -169,40 +130,10 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def read_settings(config: pytest.Config) -> Settings:
-    """Check everything that can be checked before a test runs; raises BadInput naming the option and the value."""
-    stack, base = values.stacks(config)
-    replicates = values.count(config, "--perf-replicates", default=6 if base else 5, at_least=2)
-    most = values.count(config, "--perf-max-replicates", default=(4 if base else 2) * replicates, at_least=replicates)
-    server, serve = config.getoption("--perf-server"), config.getoption("--perf-serve")
-    if server and serve:
-        raise BadInput("--perf-server and --perf-serve: give one, a server to attach to or one to launch")
-
-    attached = server or stack.server
-    return Settings(
-        record=values.record(config.getoption("--perf-record")),
-        baseline=values.existing_file(config.getoption("--perf-baseline")),
-        baselines=config.rootpath / (config.getini("perf_baselines") or "baselines"),
-        replicates=replicates,
-        max_replicates=most,
-        change=values.change(config.getoption("--perf-change")),
-        tolerances=tuple(values.tolerance_lines(config.getini("perf_tolerance"))),
-        server=values.url(server),
-        serve=values.serve(serve),
-        server_seconds=values.seconds(config, "--perf-server-timeout", default=2700),
-        start_seconds=values.seconds(config, "--perf-start-timeout", default=300),
-        deadline_seconds=values.seconds(config, "--perf-deadline", default=600),
-        nodes=values.nodes(config),
-        report=values.writable(config.getoption("--perf-report")),
-        pins=values.pins(config.getoption("--perf-pin")),
-        stack=stack,
-        base=base,
-        budget_seconds=values.duration(config, "--perf-budget", default=1800),
-        server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
-        server_model=values.server_model(config.getoption("--perf-server-model"), attached),
-        server_restarts=values.restarts(config, server),
-        quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
-    )
+def any_given(config: pytest.Config) -> bool:
+    """Whether an option or ini value of this plugin was set, so that a bad one is refused before any test runs."""
+    given = (value for name, value in vars(config.option).items() if name.startswith("perf") and name != "perf")
+    return any(given) or bool(config.getini("perf_tolerance"))
 
 
 def perf_wanted(config: pytest.Config) -> bool:
@@ -230,50 +161,3 @@ def _can_select_perf(expression: str) -> bool:
         return True
 
     return compiled.evaluate(alone) or compiled.evaluate(with_all_others)
-
-
-def marker_tolerance(item: pytest.Item) -> float | None:
-    """The band of the nearest perf marker that gives one; raises BadInput for anything else in a perf marker."""
-    bands = [_perf_marker(item.nodeid, marker) for marker in item.iter_markers("perf")]
-    return next((band for band in bands if band is not None), None)
-
-
-def marker_extended(item: pytest.Item) -> bool:
-    """Whether a perf marker of the item says extended=True; `marker_tolerance` has checked the markers."""
-    return any(marker.kwargs.get("extended") for marker in item.iter_markers("perf"))
-
-
-def marker_advisory(item: pytest.Item) -> bool:
-    """Whether a perf marker of the item says advisory=True: measured and shown, but blocking nothing but by numbers."""
-    return any(marker.kwargs.get("advisory") for marker in item.iter_markers("perf"))
-
-
-def marker_world_sizes(nodeid: str, marker: pytest.Mark | None) -> tuple[int, ...]:
-    """The sizes of a world_size marker, (1,) without one; raises BadInput for what is no positive whole number."""
-    if marker is None:
-        return (1,)
-    if marker.kwargs or not marker.args:
-        raise BadInput(f"{nodeid}: world_size takes one or more numbers, for example @pytest.mark.world_size(1, 2)")
-    for size in marker.args:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise BadInput(f"{nodeid}: world_size {size!r} is not a positive whole number")
-
-    return tuple(marker.args)
-
-
-def _perf_marker(nodeid: str, marker: pytest.Mark) -> float | None:
-    if marker.args:
-        raise BadInput(f"{nodeid}: the perf marker takes no positional argument, found {marker.args[0]!r}")
-    if unknown := sorted(set(marker.kwargs) - {"tolerance", "extended", "advisory"}):
-        raise BadInput(
-            f"{nodeid}: the perf marker knows no {unknown[0]!r}; it takes tolerance='3%', extended=True, advisory=True"
-        )
-    for flag in ("extended", "advisory"):
-        if not isinstance(marker.kwargs.get(flag, False), bool):
-            raise BadInput(f"{nodeid}: perf marker: {flag} is {marker.kwargs[flag]!r}; give True or False")
-    if "tolerance" not in marker.kwargs:
-        return None
-
-    from ..metric import parse_tolerance
-
-    return parse_tolerance(str(marker.kwargs["tolerance"]), f"{nodeid}: perf marker")

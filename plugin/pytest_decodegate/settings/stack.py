@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..client.endpoint import base_url
 from ..errors import BadInput
 from ..gang import protocol
-from ..machine.provenance import ABSENT, Difference
-from ..machine.stack import REPORTED
 from ..workloads.runtime.slowdown import VARIABLE, read_slowdowns
 
 if TYPE_CHECKING:
     from ..gang.options import GangOptions
-    from ..metric import Json
 
 THIS = "this"
 """The Python and the environment that pytest itself runs with."""
@@ -88,14 +86,6 @@ class Stack:
         return replace(options, python=self.python or options.python, env={**options.env, **self.environment()})
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the ranks of one stack really run with. facts: from machine.stack.probe. env: the variables asked for."""
-
-    facts: Mapping[str, Json]
-    env: Mapping[str, str | None]
-
-
 def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str], str] | None = None) -> Stack:
     """Read a stack from the values of `option`, which may have been given several times; raises BadInput.
 
@@ -123,6 +113,30 @@ def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str
     return Stack(python, nccl, env, found.get("server"))
 
 
+def check_servers(base: Stack, candidate: Stack, *, same: bool, launches: bool) -> None:
+    """Raise BadInput unless both stacks are different attached servers, or none is one.
+
+    same: one stack is measured twice on purpose. launches: servers are to be launched with the user's arguments.
+    """
+    if not (base.server or candidate.server):
+        return
+    if "@" in f"{base.server}{candidate.server}":
+        # Not quoted, here or below: it would stand in the report.
+        raise BadInput("server=URL holds a user or a password; leave them out, and see --perf-server-key-env for keys")
+    if not (base.server and candidate.server):
+        raise BadInput(
+            f"base {base}, candidate {candidate}: only one of them is an attached server, and what runs there cannot "
+            "be started here; give server=URL for both, or for none"
+        )
+    if launches:
+        raise BadInput("server=URL and --perf-serve: give one, servers to attach to or one to launch")
+    if base_url(base.server) == base_url(candidate.server) and not same:
+        raise BadInput(
+            f"server={candidate.server} on both sides would be measured against itself; give two servers, or "
+            f"`pytest -m perf --perf-stack server={candidate.server} --perf-against same` to see what can be resolved"
+        )
+
+
 def declared(base: Stack, candidate: Stack) -> frozenset[str]:
     """What differs between two stacks on purpose, in the words of --perf-change."""
     names: set[str] = {f"env:{name}" for name, _ in set(base.env) ^ set(candidate.env)}
@@ -134,54 +148,6 @@ def declared(base: Stack, candidate: Stack) -> frozenset[str]:
         names |= OF_SERVER
 
     return frozenset(names)
-
-
-def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:
-    """Why a difference that `stacks` (base, candidate) ask for did not come about in what their ranks loaded."""
-    return tuple(_without_effect(*stacks, *loaded))
-
-
-def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
-    """Variables that the stacks were asked to set and that differ in their ranks, whatever their names."""
-    sides = ((name, old.env[name], new.env.get(name)) for name in sorted(old.env))
-    return tuple(
-        Difference(
-            f"env:{name}",
-            ABSENT if before is None else before,
-            ABSENT if now is None else now,
-            declarable=True,
-        )
-        for name, before, now in sides
-        if before != now
-    )
-
-
-def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> Iterator[str]:
-    if base.nccl != candidate.nccl and old.facts.get("nccl_sha256") == new.facts.get("nccl_sha256"):
-        yield f"the candidate NCCL was not used: {_both_nccl(old.facts, new.facts)}"
-    if base.python != candidate.python and _compared(old.facts) == _compared(new.facts):
-        versions = ", ".join(
-            f"{name} {new.facts[name]}" for name in ("python", "torch", "nccl", "vllm") if name in new.facts
-        )
-        yield (
-            f"the two Pythons run the same stack: both sides loaded {versions}, from {old.facts.get('executable')} and "
-            f"{new.facts.get('executable')}"
-        )
-    for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
-        if old.env.get(name) == new.env.get(name):
-            yield f"env:{name} is {new.env.get(name)!r} in the ranks of both sides"
-
-
-def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
-    if "nccl" not in new:
-        return "neither side loaded a libnccl (is torch a build without CUDA?)"
-
-    paths = [path for side in (old, new) if isinstance(copies := side.get("nccl_path"), list) for path in copies]
-    return f"both sides loaded {new['nccl']} from {', '.join(dict.fromkeys(map(str, paths))) or 'inside torch'}"
-
-
-def _compared(facts: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value for name, value in facts.items() if name not in REPORTED}
 
 
 def _pieces(text: str, option: str) -> Iterator[tuple[str, str]]:

@@ -63,7 +63,7 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
                 "are --perf-stack server=URL --perf-against server=URL)"
             )
 
-    from ..reference.attached import check_servers
+    from .stack import check_servers
 
     same = against == [SAME]
     base = stack if same else parse_stack(against, "--perf-against")
@@ -249,7 +249,7 @@ def quality_prompts(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
 
-    from ..measure.answers import read_prompts
+    from .prompts import read_prompts
 
     return read_prompts(Path(text))
 

@@ -11,19 +11,24 @@ import pytest
 from test_source import PLAN, Said, ScriptedGang, Watched
 
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
+from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
 from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.reference.ranks_in_turn import Against, Asked
-from pytest_decodegate.resources.lease import Tenancy
-from pytest_decodegate.session.session import Suite
+from pytest_decodegate.reference.contrasts import Contrasts
+from pytest_decodegate.reference.protocol import GangWork, ServerWork
+from pytest_decodegate.reference.ranks_in_turn import RanksInTurn
+from pytest_decodegate.reference.two_stacks import TwoStacks
+from pytest_decodegate.resources.hardware import Hardware
+from pytest_decodegate.resources.sources import Sources
 from pytest_decodegate.settings.stack import Stack
 from pytest_decodegate.workloads.runtime import rank
 
 METRIC = Metric.of("gemm[m=8]", "kernel")
+INVALID = Judgement(METRIC, Verdict.INVALID, "server", 0, None)
 SAME: dict[str, Any] = {"python": "3.11.9", "torch": "2.11.0", "executable": "/p"}
 OTHER = {**SAME, "torch": "2.12.0", "executable": "/q"}
 
@@ -84,35 +89,44 @@ class Bench:
         self.alive.clear()
 
 
-class FakeSuite:
-    """As much of a Suite as Against asks for. benches: base and candidate."""
+@dataclass
+class Host:
+    """Two stacks on this machine. benches: of base and candidate. events: what was written to the report."""
 
-    gang_source = Suite.gang_source
+    benches: dict[str, Bench]
+    settings: dict[str, Any] = field(default_factory=dict)
+    servers: Any = None
+    events: list[tuple[str, Any]] = field(default_factory=list)
 
-    def __init__(self, benches: dict[str, Bench], **settings: Any) -> None:
-        self.settings = SimpleNamespace(
-            **{"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), **settings}
-        )
-        self.fingerprint = machine()
-        self.machine_class = "cpu"
-        self.devices = SimpleNamespace(watch=Watched)
-        self.progress = SimpleNamespace(tick=Said().tick, say=lambda text: None)
-        self.tenancy = Tenancy({}, None)
-        self.problem: str | None = None
-        self.selected = 1
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self._benches = benches
+    def __post_init__(self) -> None:
+        self.hardware: Any = Hardware(machine, never)
 
     def new_bench(self, world_size: int, stack: Stack, name: str) -> Any:
-        return self._benches[name.rstrip("-")]
+        return self.benches[name.rstrip("-")]
 
-    def move_in(self, bench: Any) -> None:
-        self.tenancy.move_in(bench, bench.close)
+    def two_stacks(self, candidate: Stack | None = None) -> TwoStacks:
+        known = {"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), **self.settings}
+        settings: Any = SimpleNamespace(**known)
+        progress: Any = SimpleNamespace(tick=Said().tick, say=lambda text: None)
+        self.hardware.watch = Watched
+        sources = Sources(self.hardware, progress, lambda: 1.0, ())
+        stacks = (Stack(), candidate or Stack(python="/q"))
+        contrasts = Contrasts(stacks, settings, self.hardware, progress, self.write_event, lambda: "cpu")
+        gangs: Any = self
+        return TwoStacks(
+            settings,
+            self.hardware,
+            self.servers,
+            sources,
+            progress,
+            contrasts=contrasts,
+            ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts),
+            attached=None,
+            leftovers=tuple,
+            write=self.write_event,
+        )
 
-    def deadline(self) -> float:
-        return 1.0
-
-    def write_event(self, event: str, fields: dict[str, Any]) -> None:
+    def write_event(self, event: str, fields: Any) -> None:
         self.events.append((event, fields))
 
 
@@ -121,18 +135,18 @@ def log() -> list[str]:
     return []
 
 
-def against(suite: Any, candidate: Stack | None = None) -> Against:
-    return Against(suite, Stack(), candidate or Stack(python="/q"))
+def never() -> GangOptions:
+    raise AssertionError("nothing is to be started")
+
+
+WORK = GangWork(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN, test="t.py::test")
 
 
 def judged(log: list[str], facts: dict[str, Any] = OTHER, settings: Any = None, **candidate: Any) -> Judgement:
     benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, facts, **candidate)}
-    suite: Any = FakeSuite(benches, **(settings or {}))
-    judgement, replicates = against(suite).measure(
-        Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test"
-    )
-    assert len(replicates) == judgement.replicates
-    return judgement
+    judged = Host(benches, settings or {}).two_stacks().measure(WORK)
+    assert len(judged.replicates) == judged.judgement.replicates
+    return judged.judgement
 
 
 @pytest.mark.parametrize(("level_us", "verdict"), [(10.0, Verdict.PASS), (11.0, Verdict.REGRESSED)])
@@ -164,25 +178,25 @@ def test_more_than_what_was_asked_for_confounds_unless_it_is_declared(log: list[
 
 def test_what_the_base_gave_in_earlier_waves_is_kept_when_the_candidate_dies(log: list[str]) -> None:
     benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, OTHER, scatter=0.1, dies_at=4)}
-    suite: Any = FakeSuite(benches)
-    both = against(suite)
+    host = Host(benches)
+    both = host.two_stacks()
     with pytest.raises(StackFailed) as raised:
-        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+        both.measure(WORK)
 
     assert (raised.value.side, len(raised.value.base)) == ("candidate", 3)
-    assert both.failures["t.py::test"] == (METRIC, raised.value)
+    assert both._failures["t.py::test"] == (METRIC, raised.value)
 
 
 def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone(log: list[str]) -> None:
     benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, OTHER, no_start="no torch")}
-    suite: Any = FakeSuite(benches)
-    both = against(suite)
+    host = Host(benches)
+    both = host.two_stacks()
     with pytest.raises(StackFailed):
-        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+        both.measure(WORK)
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
-    both.note(report, passing=True, advisory=False)
-    ((event, told),) = suite.events
+    both.test_ended(report, passing=True, advisory=False)
+    ((event, told),) = host.events
     assert (event, told["metric"], told["side"], told["reason"]) == (
         "failed",
         "gemm[m=8]",
@@ -194,27 +208,27 @@ def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone
 
 def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(log: list[str]) -> None:
     benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
-    suite: Any = FakeSuite(benches)
+    host = Host(benches)
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise GangError("memory did not come back")
 
-    suite.move_in = refuse
-    both = against(suite)
+    host.hardware.take = refuse
+    both = host.two_stacks()
     with pytest.raises(DecodegateError, match="memory did not come back"):
-        both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
+        both.measure(WORK)
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
-    both.note(report, passing=True, advisory=False)
-    (event, told), *_ = suite.events
+    both.test_ended(report, passing=True, advisory=False)
+    (event, told), *_ = host.events
     assert (event, told["metric"], told["side"]) == ("failed", "gemm[m=8]", "")
     assert told["reason"] == "GangError: memory did not come back"
 
 
 def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list[str]) -> None:
-    suite: Any = FakeSuite({})
-    against(suite).end(1)
-    (stacks, told), (end, how) = suite.events
+    host = Host({})
+    host.two_stacks().ended(1, 1, None)
+    (stacks, told), (end, how) = host.events
     assert (stacks, told["base"], told["candidate"]) == ("stacks", "this", "python=/q")
     assert (end, how["unfinished"]) == (
         "end",
@@ -226,26 +240,25 @@ def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list
 def test_a_slowdown_counts_as_seen_only_if_it_reached_what_was_measured(
     log: list[str], pattern: str, is_reached: bool
 ) -> None:
-    suite: Any = FakeSuite({side: Bench(side, log, SAME) for side in ("base", "candidate")})
-    both = against(suite, Stack(env=(("DECODEGATE_SLOWDOWN", f"{pattern}=5%"),)))
-    both.measure(Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test")
-    assert both.unreached() is None, "its test is not over"
+    host = Host({side: Bench(side, log, SAME) for side in ("base", "candidate")})
+    both = host.two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", f"{pattern}=5%"),)))
+    both.measure(WORK)
+    assert both.problem(1) is None, "its test is not over"
     passed: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=False)
-    both.note(passed, passing=True, advisory=False)
-    told = both.unreached()
+    both.test_ended(passed, passing=True, advisory=False)
+    told = both.problem(1)
     assert told is None if is_reached else told is not None and "metrics measured: gemm[m=8]; " in told
 
 
 def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: Any = SimpleNamespace(judgement=lambda candidate: None, replicates=())
-    monkeypatch.setattr("pytest_decodegate.reference.servers_in_turn.Sandwich", lambda *_: judged)
-    suite: Any = FakeSuite({side: Bench(side, log, SAME) for side in ("base", "candidate")}, budget_seconds=1.0)
-    suite.server, suite.answers = SimpleNamespace(fresh=lambda stack: None), SimpleNamespace(source=None)
-    suite.selected = 0
-    both = against(suite, Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
+    judged: Any = SimpleNamespace(judgement=lambda candidate: INVALID, replicates=())
+    monkeypatch.setattr("pytest_decodegate.reference.two_stacks.ServersInTurn", lambda *_: judged)
+    benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
+    servers = SimpleNamespace(fresh=lambda stack: None)
+    both = Host(benches, {"budget_seconds": 1.0}, servers).two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
     candidate, load = both.server("t.py::test"), Load(1, 4, 4, 2)
-    assert both.unreached() is not None
-    both.measure_tpot(Metric.of("tpot[c=1]", "serving"), candidate, load, "t.py::test")
-    assert both.unreached() is None
+    assert both.problem(0) is not None
+    both.measure_tpot(ServerWork(Metric.of("tpot[c=1]", "serving"), candidate, load, "t.py::test"))
+    assert both.problem(0) is None

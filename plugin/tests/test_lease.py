@@ -1,4 +1,4 @@
-"""One tenant at a time, and memory that must come back, with a double for NVML."""
+"""One holder at a time, and memory that must come back, with a double for NVML."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from pytest_decodegate.errors import DecodegateError
 from pytest_decodegate.machine.nvml import Process, Sample
 from pytest_decodegate.resources import lease
-from pytest_decodegate.resources.lease import Tenancy
+from pytest_decodegate.resources.lease import Lease
 
 
 class Memory:
-    """A sensor that knows one GPU whose memory tenants hold."""
+    """A sensor that knows one GPU whose memory holders use."""
 
     problems: tuple[str, ...] = ()
 
@@ -31,36 +31,36 @@ class Memory:
         raise AssertionError("not asked here")
 
 
-def test_a_tenant_leaves_before_the_next_moves_in() -> None:
+def test_a_holder_leaves_before_the_next_takes_the_machine() -> None:
     said: list[str] = []
-    machine = Tenancy({}, None)
-    machine.move_in("bench", partial(said.append, "bench leaves"))
-    machine.move_in("bench", partial(said.append, "never"))
-    machine.move_in("server", partial(said.append, "server leaves"))
+    machine = Lease({}, None)
+    machine.take("bench", partial(said.append, "bench leaves"))
+    machine.take("bench", partial(said.append, "never"))
+    machine.take("server", partial(said.append, "server leaves"))
     assert said == ["bench leaves"]
-    machine.move_out("bench")
+    machine.release("bench")
     assert said == ["bench leaves"]
-    machine.move_out()
-    machine.move_out()
+    machine.release()
+    machine.release()
     assert said == ["bench leaves", "server leaves"]
-    assert machine.tenant is None
+    assert machine.holder is None
 
 
 def test_memory_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "MEMORY_SECONDS", 0.05)
     memory = Memory()
-    machine = Tenancy({"GPU-1": "GPU 1"}, memory)
-    machine.move_in("server", lambda: None)
+    machine = Lease({"GPU-1": "GPU 1"}, memory)
+    machine.take("server", lambda: None)
     memory.used = 14_000
     with pytest.raises(DecodegateError, match="4711") as error:
-        machine.move_in("bench", lambda: None)
+        machine.take("bench", lambda: None)
 
     assert "python" in str(error.value)
 
 
-def test_a_tenant_that_gives_its_memory_back_is_no_problem() -> None:
+def test_a_holder_that_gives_its_memory_back_is_no_problem() -> None:
     memory = Memory()
-    machine = Tenancy({"GPU-1": "GPU 1"}, memory)
-    machine.move_in("server", partial(setattr, memory, "used", 100))
+    machine = Lease({"GPU-1": "GPU 1"}, memory)
+    machine.take("server", partial(setattr, memory, "used", 100))
     memory.used = 14_000
-    machine.move_out()
+    machine.release()

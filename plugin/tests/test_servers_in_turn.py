@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +12,9 @@ from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.measure.paired_source import SideName, StackFailed
+from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
-from pytest_decodegate.reference.servers_in_turn import Budget, Sandwich, Servers
+from pytest_decodegate.reference.servers_in_turn import Budget, Servers, ServersInTurn
 
 TPOT = Metric.of("tpot[c=1]", "serving")
 NOTHING = Contrast()
@@ -26,16 +26,12 @@ OTHER: quality.Answer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
 class Fake:
     """A source of whatever it is given."""
 
-    taken: list[Replicate]
+    taken: Taken
     level: Level = "window"
-    contract: dict[str, Json] = field(default_factory=dict)
-    facts: dict[str, Json] = field(default_factory=dict)
-    wrong: str | None = None
-    broken: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
-    def take(self, count: int) -> Sequence[Replicate]:
-        return self.taken[:count]
+    def take(self, count: int) -> Taken:
+        assert len(self.taken.replicates) == count
+        return self.taken
 
 
 @dataclass
@@ -66,12 +62,13 @@ class Host:
         self.minutes += 1
         factor = self.slower if server == "candidate" else 1.0
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
-        return Fake([Replicate((value,))], contract={"max_model_len": self.length[server]}, broken=self.broken)
+        contract: dict[str, Json] = {"max_model_len": self.length[server]}
+        return Fake(Taken("window", (Replicate((value,)),), contract, broken=tuple(self.broken)))
 
     def questions(self, server: Any) -> Any:
         self.asked.append(server)
         passes = [quality.to_json([self.answers[server]] * 8) for _ in range(2)]
-        return Fake([Replicate((100.0,), {"answers": one}) for one in passes])
+        return Fake(Taken("window", tuple(Replicate((100.0,), {"answers": one}) for one in passes)))
 
     def servers(self) -> Servers:
         return Servers(self.start, self.window, self.questions, lambda: 60.0 * self.minutes)
@@ -79,8 +76,8 @@ class Host:
     def judgement(
         self, budget_minutes: float = 1000, contrast: Contrast = NOTHING, servers: Servers | None = None
     ) -> Judgement:
-        sandwich = Sandwich(servers or self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
-        return sandwich.judgement(self.start("candidate"))
+        in_turn = ServersInTurn(servers or self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
+        return in_turn.judgement(self.start("candidate"))
 
 
 def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() -> None:

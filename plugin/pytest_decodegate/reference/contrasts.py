@@ -1,0 +1,101 @@
+"""How the two stacks of a run differ in what they loaded, and how that fits what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ..gate.pairs import Contrast
+from ..machine.provenance import differences, undeclared
+from ..measure.paired_source import PairBench, blamed
+from ..report import events
+from ..settings.stack import Stack, declared, describe
+from .loaded import provenance_of, read_loaded, variable_differences, without_effect
+
+if TYPE_CHECKING:
+    from ..measure.source import Progress
+    from ..metric import Json
+    from ..resources.hardware import Hardware
+    from ..settings.settings import Settings
+    from .attached import AttachedServers
+
+
+class Contrasts:
+    """Base and candidate of a run, and what is known of their difference: read once for each world size.
+
+    write: takes the name of an event and its fields. machine_class: of this host.
+    """
+
+    def __init__(
+        self,
+        stacks: tuple[Stack, Stack],
+        settings: Settings,
+        hardware: Hardware,
+        progress: Progress,
+        write: Callable[[str, Mapping[str, Json]], None],
+        machine_class: Callable[[], str],
+    ) -> None:
+        self.stacks = stacks
+        self.known: dict[int, Contrast] = {}
+        self._settings = settings
+        self._hardware = hardware
+        self._progress = progress
+        self._write = write
+        self._machine_class = machine_class
+
+    def __str__(self) -> str:
+        return describe(self.stacks)
+
+    @property
+    def any(self) -> Contrast:
+        """The first that was read."""
+        return next(iter(self.known.values()))
+
+    def of_ranks(self, world_size: int, bench: PairBench) -> Contrast:
+        """What the ranks of both sides really loaded, read from the gangs of `bench` unless it is known."""
+        if world_size not in self.known:
+            self._keep(world_size, self._read(bench))
+
+        return self.known[world_size]
+
+    def of_servers(self, servers: AttachedServers) -> Contrast:
+        """What two attached servers say of themselves, read unless it is known."""
+        if not self.known:
+            self._keep(1, servers.contrast(self._allowed))
+
+        return self.any
+
+    def write_unknown(self) -> None:
+        """Write down the stacks of a run that came to its end before anything of them was read."""
+        if not self.known:
+            self._write_stacks(Contrast())
+
+    @property
+    def _allowed(self) -> frozenset[str]:
+        return declared(*self.stacks) | self._settings.change
+
+    def _keep(self, world_size: int, contrast: Contrast) -> None:
+        if not self.known:
+            found = "; ".join(map(str, contrast.differences)) or "nothing differs"
+            self._progress.say(f"two stacks: {self}; {found}")
+            self._write_stacks(contrast)
+
+        self.known[world_size] = contrast
+
+    def _write_stacks(self, contrast: Contrast) -> None:
+        self._write("stacks", events.stacks(self.stacks, self._machine_class(), contrast))
+
+    def _read(self, bench: PairBench) -> Contrast:
+        names = sorted({name for stack in self.stacks for name, _ in stack.env})
+        with blamed("base"):
+            old = read_loaded(bench.base, names, self._settings.start_seconds)
+        with blamed("candidate"):
+            new = read_loaded(bench.candidate, names, self._settings.start_seconds)
+
+        fingerprint = self._hardware.fingerprint
+        sides = zip(self.stacks, (old, new), strict=True)
+        known = differences(*(provenance_of(fingerprint, stack, loaded) for stack, loaded in sides))
+        fields = {difference.field for difference in known}
+        others = (other for other in variable_differences(old, new) if other.field not in fields)
+        found = (*known, *others)
+        return Contrast(found, undeclared(found, self._allowed), without_effect(self.stacks, (old, new)))

@@ -1,0 +1,112 @@
+"""What the ranks of a stack really loaded, beside what was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..machine.fingerprint import provenance
+from ..machine.provenance import ABSENT, Difference
+from ..machine.stack import REPORTED, agree, probe, variables
+
+if TYPE_CHECKING:
+    from ..machine.fingerprint import Fingerprint
+    from ..machine.provenance import Provenance
+    from ..measure.bench import Bench
+    from ..metric import Json
+    from ..resources.gangs import Gangs
+    from ..resources.hardware import Hardware
+    from ..serving.server import Server
+    from ..settings.settings import Settings
+    from ..settings.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the ranks of one stack really run with. facts: from machine.stack.probe. env: the variables asked for."""
+
+    facts: Mapping[str, Json]
+    env: Mapping[str, str | None]
+
+
+def read_loaded(bench: Bench, names: Sequence[str], seconds: float) -> Loaded:
+    """What the first gang of `bench` loaded, and its variables `names`; `seconds` is the deadline of each question."""
+    gang = bench.gangs(1)[0]
+    facts = agree(gang.run(probe, deadline_seconds=seconds))
+    env = gang.run(variables, names, deadline_seconds=seconds)[0] if names else {}
+    return Loaded(facts, env)
+
+
+def provenance_of(fingerprint: Fingerprint, stack: Stack, loaded: Loaded) -> Provenance:
+    """Machine and stack of ranks that run `stack` on the machine of `fingerprint`."""
+    return provenance(fingerprint, loaded.facts, {**os.environ, **stack.environment()})
+
+
+class ProvenanceReader:
+    """Machine and stack of whatever is measured in a session, each read when it is first wanted."""
+
+    def __init__(self, settings: Settings, hardware: Hardware, gangs: Gangs) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._gangs = gangs
+
+    @cached_property
+    def of_ranks(self) -> Provenance:
+        """What ranks of the stack under test really loaded; starts a gang of one rank if none is alive."""
+        loaded = read_loaded(self._gangs.bench_alive(), (), self._settings.start_seconds)
+        return provenance_of(self._hardware.fingerprint, self._settings.stack, loaded)
+
+    def of(self, server: Server) -> Provenance:
+        """Of a server: this Python's if it was launched, its own word if it was attached."""
+        return provenance(self._hardware.fingerprint, server.stack(), {}) if server.attached else self.of_ranks
+
+
+def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:
+    """Why a difference that `stacks` (base, candidate) ask for did not come about in what their ranks loaded."""
+    return tuple(_without_effect(*stacks, *loaded))
+
+
+def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
+    """Variables that the stacks were asked to set and that differ in their ranks, whatever their names."""
+    sides = ((name, old.env[name], new.env.get(name)) for name in sorted(old.env))
+    return tuple(
+        Difference(
+            f"env:{name}",
+            ABSENT if before is None else before,
+            ABSENT if now is None else now,
+            declarable=True,
+        )
+        for name, before, now in sides
+        if before != now
+    )
+
+
+def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> Iterator[str]:
+    if base.nccl != candidate.nccl and old.facts.get("nccl_sha256") == new.facts.get("nccl_sha256"):
+        yield f"the candidate NCCL was not used: {_both_nccl(old.facts, new.facts)}"
+    if base.python != candidate.python and _compared(old.facts) == _compared(new.facts):
+        versions = ", ".join(
+            f"{name} {new.facts[name]}" for name in ("python", "torch", "nccl", "vllm") if name in new.facts
+        )
+        yield (
+            f"the two Pythons run the same stack: both sides loaded {versions}, from {old.facts.get('executable')} and "
+            f"{new.facts.get('executable')}"
+        )
+    for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
+        if old.env.get(name) == new.env.get(name):
+            yield f"env:{name} is {new.env.get(name)!r} in the ranks of both sides"
+
+
+def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
+    if "nccl" not in new:
+        return "neither side loaded a libnccl (is torch a build without CUDA?)"
+
+    paths = [path for side in (old, new) if isinstance(copies := side.get("nccl_path"), list) for path in copies]
+    return f"both sides loaded {new['nccl']} from {', '.join(dict.fromkeys(map(str, paths))) or 'inside torch'}"
+
+
+def _compared(facts: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in facts.items() if name not in REPORTED}

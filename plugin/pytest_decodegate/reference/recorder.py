@@ -1,0 +1,100 @@
+"""Between a perf run and the stored baselines: which one gates, and what is recorded where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..baseline.reader import load
+from ..baseline.selection import Selection, contrast
+from ..baseline.store import Store, one_session
+from ..errors import BadInput
+from ..gate.verdict import Judgement, Verdict
+from ..machine.provenance import Difference, Provenance
+from ..machine.stack import stack_label
+from ..report.benchmark import share
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ..metric import Measurement
+    from ..settings.settings import Settings
+
+
+class Recorder:
+    """The baselines of one machine class in one session of recording or gating; `tell` shows a line to the user."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        machine_class: str,
+        session_id: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._machine_class = machine_class
+        self._session_id = session_id
+        self._tell = tell
+        self._store = Store(settings.baselines)
+
+    def check(self) -> None:
+        """Raise BadInput for files or a folder that cannot be used: before minutes of measuring, not after."""
+        if self._settings.baseline is not None:
+            load(self._settings.baseline)
+        else:
+            self._store.load_all(self._machine_class)
+
+        if self._settings.record != "off":
+            self._check_folder()
+
+    def _check_folder(self) -> None:
+        folder = self._store.folder(self._machine_class)
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not os.access(there, os.W_OK) or not there.is_dir():
+            raise BadInput(f"{folder}: cannot be recorded into, because {there} is not a folder that can be written")
+
+    def select(self, metric: str, provenance: Provenance) -> Selection:
+        """The stored baseline that `metric` is gated against."""
+        settings = self._settings
+        if settings.baseline is None:
+            return self._store.select(self._machine_class, provenance, settings.change, metric)
+
+        baseline = load(settings.baseline)
+        found = contrast(baseline, provenance, settings.change, metric)
+        another: tuple[Difference, ...] = ()
+        if baseline.machine_class != self._machine_class:
+            another = (Difference("machine_class", baseline.machine_class, self._machine_class, declarable=False),)
+
+        return replace(
+            found,
+            differences=(*another, *found.differences),
+            undeclared=(*another, *found.undeclared),
+            choice=("named by --perf-baseline", *found.choice),
+        )
+
+    def keep(self, judgement: Judgement, measurement: Measurement, provenance: Provenance) -> Path | None:
+        """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
+
+        Returns the file that it was recorded in, None if it was not. A published figure is somebody's point value:
+        measured here, such a metric has no baseline yet.
+        """
+        if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
+            return None
+
+        self._share(measurement, provenance)
+        missing = judgement.verdict is Verdict.NO_BASELINE or judgement.untold is not None
+        if self._settings.record == "all" or (self._settings.record == "missing" and missing):
+            label = stack_label(provenance.stack)
+            return self._store.record(provenance, self._machine_class, label, measurement, self._session_id)
+
+        return None
+
+    def _share(self, measurement: Measurement, provenance: Provenance) -> None:
+        """Show it in pytest-benchmark's own table and files, if the user asked for these."""
+        if problem := share(self._config, one_session(measurement, provenance, self._session_id)):
+            self._tell(problem)

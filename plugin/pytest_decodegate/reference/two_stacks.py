@@ -1,0 +1,201 @@
+"""Two stacks as the reference of a run: the candidate is compared with the base, measured in the same minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from ..errors import DecodegateError
+from ..gate.text.quantity import format_value
+from ..gate.verdict import geometric_mean
+from ..measure.paired_source import SideName, StackFailed, blamed
+from ..report import events
+from .protocol import GangWork, Judged, ServerWork
+from .servers_in_turn import Budget, Servers, ServersInTurn
+from .unreached import Measured, unreached
+
+if TYPE_CHECKING:
+    from ..machine.provenance import Provenance
+    from ..measure.source import Progress, Source
+    from ..measure.window_source import WindowSource
+    from ..metric import Json, Metric
+    from ..resources.hardware import Hardware
+    from ..resources.server import ServerUnderTest
+    from ..resources.sources import Sources
+    from ..serving.server import Server
+    from ..settings.settings import Settings
+    from .attached import AttachedServers
+    from .contrasts import Contrasts
+    from .ranks_in_turn import RanksInTurn
+
+
+def _skip(what_is_done: str) -> NoReturn:
+    pytest.skip(f"with --perf-against {what_is_done}")
+
+
+class TwoStacks:
+    """A Reference: ranks of both stacks in turn, or servers of both. attached: where both are servers that run already.
+
+    leftovers: notes on who held memory before the run, for every verdict. write: takes the name of an event and its
+    fields.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        hardware: Hardware,
+        servers: ServerUnderTest,
+        sources: Sources,
+        progress: Progress,
+        *,
+        contrasts: Contrasts,
+        ranks: RanksInTurn,
+        attached: AttachedServers | None,
+        leftovers: Callable[[], tuple[str, ...]],
+        write: Callable[[str, Mapping[str, Json]], None],
+    ) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._servers = servers
+        self._sources = sources
+        self._progress = progress
+        self._contrasts = contrasts
+        self._ranks = ranks
+        self._attached = attached
+        self._leftovers = leftovers
+        self._write = write
+        self._failures: dict[str, tuple[Metric | None, DecodegateError]] = {}
+        self._begun: set[str] = set()
+        self._measured: list[Measured] = []
+        self._started = time.monotonic()
+
+    def measure(self, work: GangWork) -> Judged:
+        """See Reference: what failed is kept, with what the base measured, for the report of the run."""
+        if self._attached is not None:
+            self._attached.skip_ranks()
+
+        with self._keeping_failures(work.metric, work.test):
+            judged = self._ranks.measure(work)
+
+        self._measured.append(Measured(work.metric.name, work.world_size))
+        return self._noted(judged)
+
+    def measure_tpot(self, work: ServerWork) -> Judged:
+        """See Reference: on fresh servers in turn, or on attached ones; the work's is the first of the candidate."""
+        settings = self._settings
+        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds)
+        in_turn = ServersInTurn(self._in_turn(work), work.metric, self._contrasts.any, budget)
+        with self._keeping_failures(work.metric, work.test):
+            judgement = in_turn.judgement(work.server)
+
+        self._measured.append(Measured(work.metric.name, 0))
+        return self._noted(Judged(judgement, in_turn.replicates))
+
+    def _in_turn(self, work: ServerWork) -> Servers:
+        def window(server: Server) -> WindowSource:
+            return self._sources.windows(work.metric.name, server, work.load)
+
+        if self._attached is not None:
+            notes = self._attached.notes(self._contrasts.any)
+            return Servers(self._attached.server, window, self._sources.answers, level="window", notes=notes)
+
+        base, candidate = self._contrasts.stacks
+
+        def fresh(side: SideName) -> Server:
+            return self._servers.fresh(base if side == "base" else candidate)
+
+        return Servers(fresh, window, self._sources.answers)
+
+    def measure_plateau(self, work: ServerWork, most: int) -> NoReturn:
+        """See Reference: skips."""
+        _skip("one server of each stack runs at a time, and none is swept")
+
+    def measure_quality(self, metric: Metric, server: Server) -> NoReturn:
+        """See Reference: skips."""
+        _skip("the answers of both stacks are compared before their TPOT")
+
+    def quality_metric(self, server: Server) -> NoReturn:
+        """See Reference: skips."""
+        _skip("the answers of both stacks are compared before their TPOT")
+
+    def measure_source(
+        self,
+        metric: Metric,
+        source: Source,
+        provenance: Callable[[], Provenance] | None,
+    ) -> NoReturn:
+        """See Reference: skips."""
+        _skip("only what `measure` and `measure_tpot` do is measured on both stacks")
+
+    def server(self, test: str) -> Server:
+        """See Reference: a fresh server of the candidate. What both stacks load is read while ranks may still run.
+
+        Or the candidate that is attached, after both have said what they are.
+        """
+        with self._keeping_failures(None, test):
+            if self._attached is not None:
+                self._hardware.lease.release()
+                self._contrasts.of_servers(self._attached)
+                return self._attached.server("candidate")
+            if not self._contrasts.known:
+                self._contrasts.of_ranks(1, self._ranks.bench(1))
+            with blamed("candidate"):
+                return self._servers.fresh(self._contrasts.stacks[1])
+
+    def slice_server(self, layers: int) -> NoReturn:
+        """See Reference: skips."""
+        _skip("servers are as deep as the GPUs hold, on both stacks")
+
+    def close(self, world_size: int) -> None:
+        """See Reference."""
+        self._ranks.close(world_size)
+
+    def output(self) -> list[tuple[str, str]]:
+        """See Reference."""
+        return self._ranks.output()
+
+    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
+        """See Reference: writes down what says more than verdicts, skipped, or failed although all verdicts pass."""
+        self._begun.add(report.nodeid)
+        if report.skipped:
+            self._write("skipped", events.skipped(report))
+        elif report.failed and passing:
+            failure = self._failures.pop(report.nodeid, None)
+            self._write("failed", events.failed(report, failure, advisory=advisory))
+
+    def problem(self, selected: int) -> str | None:
+        """See Reference: which slowdown of a stack reached no metric; None too if some tests were never begun."""
+        all_begun = len(self._begun) >= selected
+        return unreached(self._contrasts.stacks, self._measured) if all_begun else None
+
+    def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
+        """See Reference: writes it down."""
+        self._contrasts.write_unknown()
+        left_out = selected - len(self._begun)
+        self._write("end", events.end(exit_status, problem, left_out, time.monotonic() - self._started))
+
+    def _noted(self, judged: Judged) -> Judged:
+        judgement = replace(judged.judgement, notes=(*judged.judgement.notes, *self._leftovers()))
+        return replace(judged, judgement=judgement)
+
+    @contextmanager
+    def _keeping_failures(self, metric: Metric | None, test: str) -> Iterator[None]:
+        """Note what failed, and say what the base has measured so far."""
+        try:
+            yield
+        except DecodegateError as failure:
+            self._failures[test] = (metric, failure)
+            if metric is not None and isinstance(failure, StackFailed):
+                self._say_what_the_base_gave(metric, failure)
+            raise
+
+    def _say_what_the_base_gave(self, metric: Metric, failure: StackFailed) -> None:
+        base = geometric_mean([replicate.value for replicate in failure.base])
+        if base is not None:
+            what = f"the {failure.side} failed; the base measured {format_value(base, metric.unit)}"
+            self._progress.say(f"{metric.name}: {what}")

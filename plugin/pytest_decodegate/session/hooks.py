@@ -1,0 +1,127 @@
+"""Hooks of runs that measure: registered only where perf tests are wanted or a test takes one of the fixtures."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..errors import DecodegateError
+from ..settings.markers import marker_advisory
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+    from .session import PerfSession
+
+
+def is_perf(item: pytest.Item) -> bool:
+    """Whether the item is a perf test."""
+    return item.get_closest_marker("perf") is not None
+
+
+class SessionHooks:
+    """What pytest tells a session, and what the session tells pytest."""
+
+    def __init__(self, session: PerfSession) -> None:
+        self._session = session
+
+    def pytest_unconfigure(self) -> None:
+        """Stop whatever is still alive, also after Ctrl-C."""
+        self._session.close()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Say which test the ranks and servers work for."""
+        self._session.begin(item)
+        try:
+            return (yield)
+        finally:
+            self._session.begin(None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell the reference of tests that say more than their verdicts."""
+        report = yield
+        if is_perf(item):
+            passing = all(result.passes for result in self._session.results.of(item))
+            self._session.reference.test_ended(report, passing=passing, advisory=marker_advisory(item))
+
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Rank output and clear errors while fixtures start gangs and servers."""
+        return (yield from self._phase(item, "setup"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Rank output and clear errors while the test runs."""
+        return (yield from self._phase(item, "call"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Rank output and clear errors while gangs and servers stop."""
+        return (yield from self._phase(item, "teardown"))
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A gate that measured nothing fails, and so does one that cannot give the machine back."""
+        own, results = self._session, self._session.results
+        own.close()
+        if exitstatus == pytest.ExitCode.OK and results.measured_nothing and not session.config.option.collectonly:
+            nothing = f"{results.selected} perf test(s) were selected and none came to a verdict"
+            results.add_problem(f"{nothing}: a gate that measured nothing fails")
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            self._note_problem_of_reference()
+        if exitstatus == pytest.ExitCode.OK and results.problem:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if results.selected or own.settings.base is not None:
+            own.reference.ended(exitstatus, results.selected, results.problem)
+
+    def _note_problem_of_reference(self) -> None:
+        results = self._session.results
+        if results.selected and (problem := self._session.reference.problem(results.selected)):
+            results.add_problem(problem)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """The verdict table; silent when no perf test ran."""
+        if self._session.results.selected or self._session.results.problem:
+            from ..report import terminal
+
+            own, results = self._session, self._session.results
+            launches = results.launches.lines()
+            summary = terminal.Summary(results.all, results.problem, own.machine_class, launches)
+            terminal.write_summary(terminalreporter, summary)
+
+    def pytest_enter_pdb(self) -> None:
+        """A person is looking: deadlines of the ranks wait."""
+        self._session.debugging = True
+
+    def pytest_leave_pdb(self) -> None:
+        """Deadlines count again."""
+        self._session.debugging = False
+
+    def _phase(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
+        try:
+            result = yield
+            if when == "call" and is_perf(item) and not self._session.results.of(item):
+                raise pytest.fail.Exception("this perf test measured nothing: it came to no verdict", pytrace=False)
+
+            return result
+        except DecodegateError as error:
+            self._session.hardware.doubt(error)
+            # Our own frames help nobody; the line of the test does.
+            raise pytest.fail.Exception(_without_our_frames(error, item), pytrace=False) from None
+        finally:
+            for title, text in self._session.output():
+                item.add_report_section(when, title, text)
+
+
+def _without_our_frames(error: DecodegateError, item: pytest.Item) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(item.path)]
+    where = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}\n" if own else ""
+    return f"{where}{type(error).__name__}: {error}"

@@ -1,0 +1,87 @@
+"""Settings of a run: command line and ini file, read once and checked once."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import BadInput
+from . import values
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ..gang.options import Nodes
+    from .stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user asked for. Times in seconds, tolerances as fractions. baseline: None chooses from `baselines`."""
+
+    record: values.Record
+    baseline: Path | None
+    baselines: Path
+    replicates: int
+    max_replicates: int
+    change: frozenset[str]
+    tolerances: tuple[tuple[str, float], ...]
+    server: str | None
+    serve: tuple[str, ...] | None
+    server_seconds: float
+    start_seconds: float
+    deadline_seconds: float
+    nodes: Nodes | None
+    report: Path | None
+    pins: Mapping[str, str]
+    stack: Stack
+    base: Stack | None
+    budget_seconds: float
+    server_key_env: str | None
+    server_model: str | None
+    server_restarts: int | None
+    quality_prompts: tuple[str, ...]
+
+    def tolerance(self, metric: str, own: float) -> float:
+        """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
+        matching = [band for pattern, band in self.tolerances if fnmatch.fnmatchcase(metric, pattern)]
+        return matching[-1] if matching else own
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Check everything that can be checked before a test runs; raises BadInput naming the option and the value."""
+    stack, base = values.stacks(config)
+    replicates = values.count(config, "--perf-replicates", default=6 if base else 5, at_least=2)
+    most = values.count(config, "--perf-max-replicates", default=(4 if base else 2) * replicates, at_least=replicates)
+    server, serve = config.getoption("--perf-server"), config.getoption("--perf-serve")
+    if server and serve:
+        raise BadInput("--perf-server and --perf-serve: give one, a server to attach to or one to launch")
+
+    attached = server or stack.server
+    return Settings(
+        record=values.record(config.getoption("--perf-record")),
+        baseline=values.existing_file(config.getoption("--perf-baseline")),
+        baselines=config.rootpath / (config.getini("perf_baselines") or "baselines"),
+        replicates=replicates,
+        max_replicates=most,
+        change=values.change(config.getoption("--perf-change")),
+        tolerances=tuple(values.tolerance_lines(config.getini("perf_tolerance"))),
+        server=values.url(server),
+        serve=values.serve(serve),
+        server_seconds=values.seconds(config, "--perf-server-timeout", default=2700),
+        start_seconds=values.seconds(config, "--perf-start-timeout", default=300),
+        deadline_seconds=values.seconds(config, "--perf-deadline", default=600),
+        nodes=values.nodes(config),
+        report=values.writable(config.getoption("--perf-report")),
+        pins=values.pins(config.getoption("--perf-pin")),
+        stack=stack,
+        base=base,
+        budget_seconds=values.duration(config, "--perf-budget", default=1800),
+        server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
+        server_model=values.server_model(config.getoption("--perf-server-model"), attached),
+        server_restarts=values.restarts(config, server),
+        quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
+    )
