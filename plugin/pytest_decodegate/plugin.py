@@ -97,23 +97,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
 
     from .settings.markers import check_markers, marker_extended
+    from .settings.only import deselect, deselect_others
 
     check_markers(perf_items)
+    if patterns := config.getoption("--perf-only"):
+        deselect_others(config, items, perf_items, patterns)
     if not options.perf_wanted(config):
-        config.stash[DESELECTED] = _deselect(config, items, perf_items)
+        config.stash[DESELECTED] = deselect(config, items, perf_items)
     elif not config.getoption("--perf-extended"):
         extended = [item for item in perf_items if marker_extended(item)]
-        config.stash[EXTENDED] = _deselect(config, items, extended)
-
-
-def _deselect(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> int:
-    """Take `some` out of `items`; how many they are."""
-    if some:
-        out = set(some)
-        config.hook.pytest_deselected(items=some)
-        items[:] = [item for item in items if item not in out]
-
-    return len(some)
+        config.stash[EXTENDED] = deselect(config, items, extended)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -123,14 +116,28 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _activate(session.config).results.selected = selected
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """A line that says how to run what was deselected."""
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Lines that say how to run what was deselected, and what a perf run is about to do."""
     how = {DESELECTED: ("perf", "pytest -m perf"), EXTENDED: ("extended perf", "pytest -m perf --perf-extended")}
-    return [
+    lines = [
         f"{count} {kind} {'test' if count == 1 else 'tests'} deselected; run with: {command}"
         for key, (kind, command) in how.items()
         if (count := config.stash.get(key, 0))
     ]
+    if options.perf_wanted(config) and items and not config.option.collectonly:
+        lines += [f"perf: {line}" for line in _forecast(config, items)]
+
+    return lines
+
+
+def _forecast(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Nothing where the collection has failed already, which pytest says itself."""
+    from .errors import BadInput
+
+    try:
+        return _activate(config).forecast(items)
+    except BadInput:
+        return []
 
 
 def _refuse_xdist(config: pytest.Config) -> None:

@@ -47,6 +47,21 @@ def test_a_plain_run_imports_nothing_heavy_either(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["heavy: []"])
 
 
+def test_a_run_without_perf_tests_loads_options_and_fixtures_and_nothing_else(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+
+        def pytest_unconfigure():
+            ours = sorted(name.removeprefix("pytest_decodegate.") for name in sys.modules if "decodegate." in name)
+            print("ours:", *ours)
+        """
+    )
+    pytester.makepyfile("def test_other(): pass")
+    result = pytester.runpytest_subprocess()
+    result.stdout.fnmatch_lines(["ours: fixtures plugin settings settings.options"])
+
+
 def test_plain_pytest_deselects_perf_tests_and_says_how_to_run_them(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PERF_TEST)
     result = pytester.runpytest()

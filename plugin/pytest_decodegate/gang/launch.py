@@ -43,7 +43,7 @@ class Launch:
     def _environment(self, folder: Path) -> dict[str, str]:
         return {
             # Only this plugin: the site-packages of pytest's Python must not reach another Python.
-            "PYTHONPATH": str(_import_folder(folder)),
+            "PYTHONPATH": str(import_folder(folder)),
             "PYTHONSAFEPATH": "1",  # nor may the current folder
             protocol.ADDRESS: self._listener.address,
             protocol.KEY_FILE: str(self._listener.key_file),
@@ -119,7 +119,8 @@ class Launch:
         self._listener.close()
 
 
-def _import_folder(folder: Path) -> Path:
+def import_folder(folder: Path) -> Path:
+    """A new folder below `folder` for PYTHONPATH, from which this package alone can be imported."""
     path = folder / "path"
     path.mkdir()
     (path / PACKAGE.name).symlink_to(PACKAGE, target_is_directory=True)

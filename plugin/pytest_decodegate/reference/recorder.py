@@ -20,6 +20,7 @@ from ..report.benchmark import share
 if TYPE_CHECKING:
     import pytest
 
+    from ..baseline.schema import Baseline
     from ..metric import Measurement
     from ..settings.settings import Settings
 
@@ -44,11 +45,7 @@ class Recorder:
 
     def check(self) -> None:
         """Raise BadInput for files or a folder that cannot be used: before minutes of measuring, not after."""
-        if self._settings.baseline is not None:
-            load(self._settings.baseline)
-        else:
-            self._store.load_all(self._machine_class)
-
+        self.stored()
         if self._settings.record != "off":
             self._check_folder()
 
@@ -57,6 +54,23 @@ class Recorder:
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not os.access(there, os.W_OK) or not there.is_dir():
             raise BadInput(f"{folder}: cannot be recorded into, because {there} is not a folder that can be written")
+
+    @property
+    def machine_class(self) -> str:
+        """The class of this machine, whose baselines these are."""
+        return self._machine_class
+
+    @property
+    def records(self) -> bool:
+        """Whether metrics without a baseline are recorded."""
+        return self._settings.record != "off"
+
+    def stored(self) -> list[Baseline]:
+        """What may be compared with: the file that the user names, else all of this machine class."""
+        if self._settings.baseline is not None:
+            return [load(self._settings.baseline)]
+
+        return self._store.load_all(self._machine_class)
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The stored baseline that `metric` is gated against."""

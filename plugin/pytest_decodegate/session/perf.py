@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..errors import DecodegateError
+from ..errors import BadInput, DecodegateError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict
@@ -17,7 +17,7 @@ from ..metric import Level, Metric
 from ..reference.protocol import GangWork, Judged, ServerWork
 from ..report.rates import rates
 from ..report.result import Result
-from ..settings.markers import marker_advisory, marker_tolerance
+from ..settings.markers import declared_metrics, marker_advisory, marker_tolerance
 
 if TYPE_CHECKING:
     from ..machine.provenance import Provenance
@@ -181,6 +181,7 @@ class Perf:
         if wedged := self._hardware.wedged():  # each try would cost its deadline
             judged = Judged(Judgement(metric, Verdict.INVALID, level, 0, None, reasons=wedged))
         else:
+            self._refuse_undeclared(metric)
             self._results.claim(metric.name, self._item.nodeid)
             judged = measure(metric)
 
@@ -210,6 +211,15 @@ class Perf:
         marker = marker_tolerance(self._item)
         own = metric.tolerance if marker is None else marker
         return replace(metric, tolerance=self._settings.tolerance(metric.name, own))
+
+    def _refuse_undeclared(self, metric: Metric) -> None:
+        """What a test declares is what users choose and foresee by, so it must be what it measures."""
+        declared = declared_metrics(self._item).names
+        if declared and metric.name not in declared:
+            raise BadInput(
+                f"{self._item.nodeid} declares {' or '.join(map(repr, declared))} in its perf marker and measures "
+                f"{metric.name!r}; make them the same, for --perf-only and the forecast go by what is declared"
+            )
 
     def _skip_if_impossible(self, world_size: int) -> None:
         """Each rank needs a GPU of its own; without any, a core: otherwise the scheduler would be measured."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ..errors import DecodegateError
+from ..errors import BadInput, DecodegateError
 from ..resources import timeouts
 from ..resources.hardware import Hardware
 from ..resources.progress import TerminalProgress
@@ -22,8 +24,10 @@ from .results import Results
 if TYPE_CHECKING:
     from ..gang.controller import GangOptions
     from ..machine.fingerprint import Fingerprint
+    from ..machine.provenance import Provenance
     from ..reference.loaded import ProvenanceReader
     from ..reference.protocol import Reference
+    from ..reference.recorder import Recorder
     from ..resources.gangs import Gangs
     from .perf import Perf
 
@@ -119,16 +123,39 @@ class PerfSession:
         except DecodegateError as error:
             self.results.add_problem(str(error))
 
+    @cached_property
+    def recorder(self) -> Recorder:
+        """The stored baselines of this machine class."""
+        from ..reference.recorder import Recorder
+
+        return Recorder(self.config, self.settings, self.machine_class, self.results.session_id, self.progress.say)
+
+    def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
+        """What the perf tests among `items` will do, in lines of text, before any of them runs."""
+        from .forecast import expected_provenance, forecast, planned
+
+        settings = self.settings
+        plan = planned(items, stand_in=not (self.hardware.has_gpu or settings.server or settings.serve))
+        if settings.base is not None:
+            return [f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"]
+
+        expected: Provenance | BadInput | None = None
+        if self.recorder.stored() and plan.metrics and not settings.server:
+            try:
+                expected = expected_provenance(settings.stack, self.hardware.fingerprint, sys.executable)
+            except BadInput as error:
+                expected = error
+
+        return list(forecast(plan, self.recorder, expected))
+
     def _stored(self) -> Reference:
         from ..reference.canary import Canary
-        from ..reference.recorder import Recorder
         from ..reference.stored import StoredReference
 
-        recorder = Recorder(self.config, self.settings, self.machine_class, self.results.session_id, self.progress.say)
-        canary = Canary(self.settings, recorder, self.sources, self.provenances, self.progress)
+        canary = Canary(self.settings, self.recorder, self.sources, self.provenances, self.progress)
         return StoredReference(
             self.settings,
-            recorder,
+            self.recorder,
             self.gangs,
             self.servers,
             self.sources,

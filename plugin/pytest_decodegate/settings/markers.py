@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pytest
 
 from ..errors import BadInput
+
+_NAMES = ("metric", "stand_in")
 
 
 def check_markers(items: Iterable[pytest.Item]) -> None:
@@ -14,6 +17,7 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
     try:
         for item in items:
             marker_tolerance(item)
+            declared_metrics(item)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -34,6 +38,45 @@ def marker_advisory(item: pytest.Item) -> bool:
     return any(marker.kwargs.get("advisory") for marker in item.iter_markers("perf"))
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The metric that a perf test says it measures, with its parameters filled in; None where it does not say.
+
+    metric: on a GPU, or of a server that the user names. stand_in: without either. A test that declares one of the two
+    is skipped where the other would be measured.
+    """
+
+    metric: str | None
+    stand_in: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Both, as far as they are declared."""
+        return tuple(name for name in (self.metric, self.stand_in) if name is not None)
+
+
+def declared_metrics(item: pytest.Item) -> Declared:
+    """What the nearest perf markers of `item` declare; raises BadInput for a placeholder that is no parameter."""
+    return Declared(*(_declared(item, name) for name in _NAMES))
+
+
+def _declared(item: pytest.Item, name: str) -> str | None:
+    given = (marker.kwargs[name] for marker in item.iter_markers("perf") if name in marker.kwargs)
+    template = next(given, None)
+    if template is None:
+        return None
+
+    callspec = getattr(item, "callspec", None)
+    known = dict(callspec.params) if callspec else {}
+    try:
+        return str(template.format_map(known))
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        raise BadInput(
+            f"{item.nodeid}: perf marker: {name}={template!r} cannot be filled in ({error!r}); placeholders are "
+            f"parameters of the test: {', '.join(sorted(known)) or 'it has none'}"
+        ) from error
+
+
 def marker_world_sizes(nodeid: str, marker: pytest.Mark | None) -> tuple[int, ...]:
     """The sizes of a world_size marker, (1,) without one; raises BadInput for what is no positive whole number."""
     if marker is None:
@@ -50,13 +93,17 @@ def marker_world_sizes(nodeid: str, marker: pytest.Mark | None) -> tuple[int, ..
 def _perf_marker(nodeid: str, marker: pytest.Mark) -> float | None:
     if marker.args:
         raise BadInput(f"{nodeid}: the perf marker takes no positional argument, found {marker.args[0]!r}")
-    if unknown := sorted(set(marker.kwargs) - {"tolerance", "extended", "advisory"}):
+    if unknown := sorted(set(marker.kwargs) - {"tolerance", "extended", "advisory", *_NAMES}):
         raise BadInput(
-            f"{nodeid}: the perf marker knows no {unknown[0]!r}; it takes tolerance='3%', extended=True, advisory=True"
+            f"{nodeid}: the perf marker knows no {unknown[0]!r}; it takes metric='name[m={{m}}]', "
+            "stand_in='name_cpu', tolerance='3%', extended=True, advisory=True"
         )
     for flag in ("extended", "advisory"):
         if not isinstance(marker.kwargs.get(flag, False), bool):
             raise BadInput(f"{nodeid}: perf marker: {flag} is {marker.kwargs[flag]!r}; give True or False")
+    for name in _NAMES:
+        if not isinstance(marker.kwargs.get(name, ""), str):
+            raise BadInput(f"{nodeid}: perf marker: {name} is {marker.kwargs[name]!r}; give the name of a metric")
     if "tolerance" not in marker.kwargs:
         return None
 

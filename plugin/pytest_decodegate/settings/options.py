@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 MARKERS = (
-    "perf(tolerance='3%', extended=True, advisory=True): a performance test, gated by a baseline; runs with -m perf",
+    (
+        "perf(metric='name[m={m}]', stand_in='name_cpu', tolerance='3%', extended=True, advisory=True): a performance "
+        "test that a baseline gates; runs with -m perf. metric, stand_in: what it measures, with and without a GPU"
+    ),
     "world_size(n, ...): numbers of ranks to run the test with, one GPU each where there are GPUs",
 )
 
@@ -24,6 +27,12 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("perf", "decodegate: performance gate for LLM inference hosts")
     group.addoption("--perf", action="store_true", help="Run perf tests too, as -m perf does alone")
     group.addoption("--perf-extended", action="store_true", help="Run extended perf tests too: sweeps, other shards")
+    group.addoption(
+        "--perf-only",
+        metavar="METRICS",
+        action="append",
+        help="Run only perf tests of metrics whose names match: 'marlin_moe*,tpot[c=1]'; a bracket stands for itself",
+    )
     group.addoption(
         "--perf-record",
         nargs="?",
@@ -137,8 +146,8 @@ def any_given(config: pytest.Config) -> bool:
 
 
 def perf_wanted(config: pytest.Config) -> bool:
-    """True if perf tests were asked for: by --perf, or by an -m expression that names perf other than to refuse it."""
-    if config.getoption("--perf"):
+    """True if perf tests were asked for: by --perf, --perf-only, or an -m expression that names perf as wanted."""
+    if config.getoption("--perf") or config.getoption("--perf-only"):
         return True
 
     expression = config.getoption("markexpr", default="") or ""

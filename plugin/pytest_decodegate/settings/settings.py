@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadInput
 from . import values
+from .patterns import matches
 
 if TYPE_CHECKING:
     import pytest
@@ -47,7 +47,7 @@ class Settings:
 
     def tolerance(self, metric: str, own: float) -> float:
         """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
-        matching = [band for pattern, band in self.tolerances if fnmatch.fnmatchcase(metric, pattern)]
+        matching = [band for pattern, band in self.tolerances if matches(pattern, metric)]
         return matching[-1] if matching else own
 
 

@@ -40,8 +40,7 @@ def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
         if not (equals and pattern.strip()):
             raise BadInput(f"ini option perf_tolerance: line {line!r} is not of the form 'metric pattern = 3%'")
 
-        # A bracket in a metric name is itself, not a set of characters.
-        yield pattern.strip().replace("[", "[[]"), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
+        yield pattern.strip(), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
 
 
 def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:

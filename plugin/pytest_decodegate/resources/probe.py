@@ -1,0 +1,49 @@
+"""What a Python would load as a rank, asked of a process of its own: seconds, where a gang takes many."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..errors import BadInput
+from ..gang.launch import import_folder
+from ..process.processes import scrubbed
+
+if TYPE_CHECKING:
+    from ..metric import Json
+
+_CODE: Final = "import json; from pytest_decodegate.machine.stack import probe; print(json.dumps(probe()))"
+
+
+def probe_python(python: str, environment: Mapping[str, str], seconds: float) -> dict[str, Json]:
+    """The facts of machine.stack.probe, from a process of `python` with `environment` on top of ours.
+
+    Raises BadInput, quoting its last line, if that Python cannot be run, lacks torch or takes more than `seconds`.
+    """
+    with tempfile.TemporaryDirectory(prefix="decodegate-") as folder:
+        env = {
+            **scrubbed(os.environ),
+            **environment,
+            "PYTHONPATH": str(import_folder(Path(folder))),
+            "PYTHONSAFEPATH": "1",
+        }
+        try:
+            done = subprocess.run(
+                [python, "-c", _CODE], env=env, capture_output=True, text=True, check=False, timeout=seconds
+            )
+        except OSError as error:
+            raise BadInput(f"{python!r} cannot be run: {error.strerror}; give the Python of an environment") from error
+        except subprocess.TimeoutExpired as error:
+            raise BadInput(f"{python!r} did not import torch within {seconds:g} s") from error
+
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["it said nothing"]
+    if done.returncode:
+        raise BadInput(f"{python!r} cannot run ranks: {lines[-1]}")
+
+    facts: dict[str, Json] = json.loads(lines[-1])
+    return facts

@@ -1,0 +1,113 @@
+"""What a perf run will do, said before anything is measured: metrics, minutes, baselines, and what confounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ..baseline.durations import seconds_by_metric
+from ..errors import BadInput
+from ..machine.fingerprint import provenance
+from ..resources.probe import probe_python
+from ..settings.markers import declared_metrics
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ..baseline.selection import Selection
+    from ..machine.fingerprint import Fingerprint
+    from ..machine.provenance import Provenance
+    from ..reference.recorder import Recorder
+    from ..settings.stack import Stack
+
+MOST_NAMES = 4
+PROBE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The metrics of the selected tests, as far as they declare them. undeclared: tests that do not."""
+
+    metrics: tuple[str, ...]
+    undeclared: int = 0
+
+    def __str__(self) -> str:
+        metrics = f"{len(self.metrics)} metric{'' if len(self.metrics) == 1 else 's'}"
+        return f"{metrics} and {self.undeclared} test(s) that declare none" if self.undeclared else metrics
+
+
+def planned(items: Iterable[pytest.Item], *, stand_in: bool) -> Planned:
+    """What the perf tests among `items` will measure. stand_in: there is neither a GPU nor a server of the user's.
+
+    A test that declares only what it measures elsewhere is going to be skipped, and does not count.
+    """
+    declared = [declared_metrics(item) for item in items if item.get_closest_marker("perf")]
+    names = (found.stand_in if stand_in else found.metric for found in declared)
+    metrics = tuple(dict.fromkeys(name for name in names if name is not None))
+    return Planned(metrics, sum(not found.names for found in declared))
+
+
+def expected_provenance(stack: Stack, fingerprint: Fingerprint, python: str) -> Provenance:
+    """Machine and stack as ranks of `stack` would load it, under `python` unless the stack names another.
+
+    Raises BadInput if that Python cannot run ranks.
+    """
+    facts = probe_python(stack.python or python, stack.environment(), PROBE_SECONDS)
+    return provenance(fingerprint, facts, {**os.environ, **stack.environment()})
+
+
+def forecast(plan: Planned, recorder: Recorder, expected: Provenance | BadInput | None) -> Iterator[str]:
+    """Lines of text. expected: None where no baseline is stored that it could be compared with."""
+    yield f"{plan}{_duration(plan.metrics, seconds_by_metric(recorder.stored()))}"
+    if expected is None:
+        yield f"nothing is stored for machine class {recorder.machine_class}: every metric {_without(recorder)}"
+    elif isinstance(expected, BadInput):
+        yield f"which baselines gate is not known yet: {expected}"
+    else:
+        yield from _choices(plan, recorder, expected)
+
+
+def _duration(metrics: Sequence[str], seconds: Mapping[str, float]) -> str:
+    """How long they took when they were recorded here; those that are not known count like the median of the others."""
+    known = [seconds[name] for name in metrics if name in seconds]
+    if not known:
+        return ""
+
+    total = sum(known) + (len(metrics) - len(known)) * median(known)
+    return f", about {max(1, round(total / 60))} min by the times at which they were recorded"
+
+
+def _choices(plan: Planned, recorder: Recorder, expected: Provenance) -> Iterator[str]:
+    """Which file gates which metrics, what confounds them already, and what has no baseline."""
+    selected = {name: recorder.select(name, expected) for name in plan.metrics}
+    by_file: dict[str, list[str]] = {}
+    for name, selection in selected.items():
+        if selection.baseline is not None and name in selection.baseline.metrics:
+            by_file.setdefault(selection.baseline.path.name, []).append(name)
+
+    for file, names in by_file.items():
+        yield from _of_file(file, names, selected[names[0]])
+
+    held = {name for names in by_file.values() for name in names}
+    if missing := [name for name in plan.metrics if name not in held]:
+        yield f"no baseline for {_named(missing)}: {_without(recorder)}"
+
+
+def _of_file(file: str, names: Sequence[str], selection: Selection) -> Iterator[str]:
+    why = f": {selection.choice[0]}" if selection.choice else ""
+    if selection.undeclared:
+        yield f"{len(names)} CONFOUNDED already by {file}: {'; '.join(map(str, selection.undeclared))}"
+    else:
+        yield f"{len(names)} gated by {file}{why}"
+
+
+def _without(recorder: Recorder) -> str:
+    return "is recorded" if recorder.records else "ends NO_BASELINE; record with `pytest -m perf --perf-record`"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"
