@@ -13,23 +13,24 @@ MODULES = import_graph.modules()
 
 RANK_SIDE = [
     *(name for name in MODULES if name.startswith("workloads.")),
-    *("gang.worker", "gang.protocol", "process.guard", "machine.stack", "metric", "errors"),
+    *("gang.worker", "gang.protocol", "process.guard", "machine.stack", "metric", "errors", "cause"),
 ]
 
 # Each room may use those named and itself; single modules at the top are rooms of their own. Type-only imports count.
 MAY_USE = {
-    "errors": set(),
+    "cause": set(),
+    "errors": {"cause"},
     "metric": {"errors"},
     "process": set(),
-    "machine": {"metric", "errors"},
-    "gang": {"process", "errors"},
+    "machine": {"metric", "errors", "cause"},
+    "gang": {"process", "errors", "cause"},
     "workloads": {"gang", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},
     "importing": {"baseline", "machine", "metric", "errors"},
-    "gate": {"baseline", "machine", "metric", "errors"},
-    "compare": {"gate", "baseline", "machine", "metric", "errors"},
-    "client": {"metric", "errors"},
-    "serving": {"client", "process", "workloads", "metric", "errors"},
+    "gate": {"baseline", "machine", "metric", "errors", "cause"},
+    "compare": {"gate", "baseline", "machine", "metric", "errors", "cause"},
+    "client": {"metric", "errors", "cause"},
+    "serving": {"client", "process", "workloads", "metric", "errors", "cause"},
 }
 
 

@@ -20,7 +20,7 @@ def report(**fields: Any) -> Any:
 
 
 def failed(error: DecodegateError) -> dict[str, Any]:
-    return events.failed(report(), (METRIC, error), advisory=True)
+    return dict(events.failed(report(), (METRIC, error), advisory=True))
 
 
 def test_a_stack_that_failed_is_named_with_what_the_base_measured() -> None:
@@ -33,20 +33,22 @@ def test_a_stack_that_failed_is_named_with_what_the_base_measured() -> None:
         "unit": "s",
         "side": "candidate",
         "base": pytest.approx(2e-5),
-        "reason": "RankDied: rank 0 died",
+        "reason": {"cause": "crash", "about": "rank 0 died", "text": "RankDied: rank 0 died"},
     }
 
 
 def test_an_error_of_nobody_blames_nobody() -> None:
     told = failed(GangError("GPU 0 is gone"))
-    assert (told["side"], told["base"], told["reason"]) == ("", None, "GangError: GPU 0 is gone")
+    assert (told["side"], told["base"], told["reason"]["text"]) == ("", None, "GangError: GPU 0 is gone")
 
 
 def test_a_test_that_crashed_itself_is_told_in_its_own_words() -> None:
     crash = report()
-    assert events.failed(crash, None, advisory=False)["reason"] == "E  boom"
+    told: dict[str, Any] = dict(events.failed(crash, None, advisory=False))
+    assert told["reason"]["text"] == "E  boom"
     crash.longrepr = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: boom"))
-    assert events.failed(crash, None, advisory=False)["reason"] == "ValueError: boom"
+    told = dict(events.failed(crash, None, advisory=False))
+    assert told["reason"]["text"] == "ValueError: boom"
 
 
 def test_a_skip_is_told_without_pytests_prefix() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.pairs import (
     FIRST_PAIRS,
     MOST_PAIRS,
@@ -250,7 +251,7 @@ def test_a_stack_that_was_not_used_is_invalid_however_it_was_timed() -> None:
 
 
 def test_a_broken_rule_names_its_side() -> None:
-    judgement = judged(replace(times(1.0), broken=("throttled",)), base=side(1e-5))
+    judgement = judged(replace(times(1.0), broken=(Finding("throttled", Cause.THROTTLING),)), base=side(1e-5))
     assert judgement.verdict is Verdict.INVALID
     assert judgement.reasons[0].startswith("base: 1 replicate(s) measured")
     assert judgement.reasons[1:] == ("candidate: throttled",)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
@@ -94,7 +95,9 @@ def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
 
 
 def test_json_line_is_strict_and_complete() -> None:
-    line = lines.json_line(result(Verdict.REGRESSED, reasons=("why",), **COMPARED), "session-1")
+    line = lines.json_line(
+        result(Verdict.REGRESSED, reasons=(Finding("why", Cause.DRIFT, "it"),), **COMPARED), "session-1"
+    )
     assert "\n" not in line
     told = json.loads(line)
     assert (told["session"], told["verdict"], told["better"], told["change"]) == (
@@ -103,7 +106,7 @@ def test_json_line_is_strict_and_complete() -> None:
         "lower",
         0.114,
     )
-    assert told["reasons"] == ["why"]
+    assert told["reasons"] == [{"cause": "drift", "about": "it", "text": "why"}]
     assert told["passes"] is False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
@@ -31,8 +32,8 @@ class Fake:
     contract: dict[str, Json] = field(default_factory=dict)
     facts: dict[str, Json] = field(default_factory=dict)
     wrong: str | None = None
-    broken: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
 
     def take(self, count: int) -> Sequence[Replicate]:
         return self.taken[:count]
@@ -49,7 +50,7 @@ class Host:
     scatter: float = 0.001
     fails: tuple[str, int] = ("", 0)
     answers: dict[SideName, quality.Answer] = field(default_factory=lambda: {"base": SURE, "candidate": SURE})
-    broken: list[str] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)
     minutes: int = 0
@@ -94,7 +95,7 @@ def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() ->
 
 def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
     host = Host()
-    attached = replace(host.servers(), level="window", notes=("both servers ran before",))
+    attached = replace(host.servers(), level="window", notes=(Finding("both servers ran before"),))
     judgement = host.judgement(servers=attached)
     assert (judgement.verdict, judgement.replicates, judgement.level) == (Verdict.PASS, 6, "window")
     assert judgement.notes[0].startswith("6 pairs of windows in 12 min; a slowdown of 3.")
@@ -133,7 +134,7 @@ def test_a_candidate_that_answers_otherwise_is_wrong_however_fast() -> None:
 
 
 def test_a_broken_window_ends_it_and_so_does_a_stack_that_was_not_used() -> None:
-    broken = Host(broken=["tokens are missing"])
+    broken = Host(broken=[Finding("tokens are missing", Cause.WINDOW)])
     assert broken.judgement().verdict is Verdict.INVALID
     assert len(broken.starts) == 2
     unused = Host()

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import selftest as command
+from pytest_decodegate.errors import RankDied
 from pytest_decodegate.gate.decision import Row
 from pytest_decodegate.gate.selftest import Found, Trial, findings, proven, resolved
 from pytest_decodegate.report.upgrade import Run
@@ -19,7 +20,7 @@ COLLECTIVE = replace(KERNEL, name="allreduce", kind="collective", lo=-0.02, hi=0
 TPOT = replace(KERNEL, name="tpot", kind="serving", level="server", tolerance=0.03)
 SLOWER = replace(KERNEL, verdict="REGRESSED")
 OPEN = replace(KERNEL, verdict="INCONCLUSIVE")
-CRASHED = Row("allreduce", "ERROR", reasons=("RankDied: rank 0 died\n...",))
+CRASHED = Row("allreduce", "ERROR", reasons=(RankDied("rank 0 died\n...").finding,))
 
 
 def found(slowdown: float, *rows: Row) -> list[Found]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.errors import BadInput
+from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.errors import BadInput, RankRaised
 from pytest_decodegate.gate.decision import Answer, Row, decide_all
 from pytest_decodegate.report import events
 from pytest_decodegate.report.upgrade import Run, document, read, text
@@ -43,7 +44,7 @@ FAILED: dict[str, Any] = {
     "side": "candidate",
     "base": 3.3e-5,
     "advisory": False,
-    "reason": "RankRaised: ImportError: no vllm\nTraceback",
+    "reason": dict(RankRaised("ImportError: no vllm\nTraceback").finding.fields),
 }
 STACKS: dict[str, Any] = {
     "event": "stacks",
@@ -138,9 +139,19 @@ def test_skips_for_one_reason_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_test_without_a_metric_is_named_by_itself(tmp_path: Path) -> None:
-    found = run(tmp_path, {**FAILED, "metric": None, "side": "", "base": None, "reason": "NameError: x"}, END)
+    found = run(
+        tmp_path,
+        {
+            **FAILED,
+            "metric": None,
+            "side": "",
+            "base": None,
+            "reason": dict(Finding("NameError: x", Cause.EXCEPTION).fields),
+        },
+        END,
+    )
     assert found.decision.answer is Answer.NOT_PROVEN
-    assert str(found.decision.causes[0]) == "t.py::test_moe: ERROR: NameError: x"
+    assert str(found.decision.grounds[0]) == "t.py::test_moe: ERROR: NameError: x"
 
 
 @pytest.mark.parametrize("line", ["nonsense", "{}", "[]"])
@@ -149,6 +160,12 @@ def test_a_line_that_is_none_of_ours_is_refused(tmp_path: Path, line: str) -> No
     path.write_text(line)
     with pytest.raises(BadInput, match=r"report.jsonl:1: not a line of a run on two stacks"):
         read(path)
+
+
+def recorded(note: str) -> Finding:
+    """A note of schema 1, which held the text alone; those of these runs all name kernels."""
+    name, _, _ = note.removeprefix("a kernel appeared: ").removeprefix("a kernel is gone: ").rpartition(", ")
+    return Finding(note, Cause.KERNEL_SWAP, name)
 
 
 RECORDED = Path(__file__).parent / "data" / "upgrades"
@@ -168,9 +185,7 @@ RECORDED = Path(__file__).parent / "data" / "upgrades"
 def test_runs_on_gpus_still_get_their_answers(name: str, answer: Answer) -> None:
     """`decodegate upgrade --json` on H200s: twice the stack against itself, two upgrades, two known spins."""
     written = json.loads((RECORDED / f"{name}.json").read_text())
-    rows = [
-        Row(**{**one, "reasons": tuple(one["reasons"]), "notes": tuple(one["notes"])}) for one in written["metrics"]
-    ]
+    rows = [Row(**{**one, "reasons": (), "notes": tuple(map(recorded, one["notes"]))}) for one in written["metrics"]]
     decision = decide_all(rows, written["unfinished"])
     assert decision.answer == written["answer"] == answer
-    assert [cause.names for cause in decision.causes] == [tuple(cause["names"]) for cause in written["causes"]]
+    assert [cause.names for cause in decision.grounds] == [tuple(cause["names"]) for cause in written["causes"]]

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection, contrast
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
@@ -23,6 +24,7 @@ NEW = replace(OLD, stack={"nccl": "2.28.9", "env:NCCL_PROTO": "LL128"})
 FOLDER = Path("baselines/NVIDIA-H200-x2-NVLink")
 QUIET = (1.0, 1.001, 0.999, 1.002, 0.998)
 NOISY = (1.0, 1.05, 0.95, 1.02, 0.97)
+THROTTLED = Finding("throttled", Cause.THROTTLING)
 
 
 def replicates(value: float, factors: Sequence[float] = QUIET) -> tuple[Replicate, ...]:
@@ -86,8 +88,8 @@ def test_each_verdict_gives_way_to_the_one_before_it() -> None:
     no_metric = selected(stored(TPOT, 80.0), new=NEW)
     slow = measured(MOE, 1.0)
 
-    assert judge(slow, no_metric, invalid=["throttled"], wrong="rank 0 differs").verdict == Verdict.WRONG_RESULT
-    assert judge(slow, no_metric, invalid=["throttled"]).verdict == Verdict.INVALID
+    assert judge(slow, no_metric, invalid=[THROTTLED], wrong="rank 0 differs").verdict == Verdict.WRONG_RESULT
+    assert judge(slow, no_metric, invalid=[THROTTLED]).verdict == Verdict.INVALID
     assert judge(slow, no_metric).verdict == Verdict.NO_BASELINE
     assert judge(slow, confounded).verdict == Verdict.CONFOUNDED
     assert judge(slow, SELECTED).verdict == Verdict.REGRESSED
@@ -96,7 +98,7 @@ def test_each_verdict_gives_way_to_the_one_before_it() -> None:
 
 def test_samples_can_make_a_measurement_invalid() -> None:
     frozen = replace(measured(MOE, 78e-6), replicates=(Replicate((78e-6,) * 30),) * 5)
-    judgement = judge(frozen, SELECTED, invalid=["GPU 1: hardware thermal slowdown"])
+    judgement = judge(frozen, SELECTED, invalid=[Finding("GPU 1: hardware thermal slowdown", Cause.THROTTLING)])
 
     assert judgement.verdict == Verdict.INVALID
     assert judgement.reasons[0] == "GPU 1: hardware thermal slowdown"
@@ -279,7 +281,9 @@ def test_confounded_lists_what_differs() -> None:
 
 
 def test_invalid_and_wrong_result_say_why() -> None:
-    invalid = text(judge(measured(MOE, 78.1e-6), SELECTED, invalid=["GPU 0: foreign process 4711"]))
+    invalid = text(
+        judge(measured(MOE, 78.1e-6), SELECTED, invalid=[Finding("GPU 0: foreign process 4711", Cause.STRANGER)])
+    )
     wrong = text(judge(Measurement(MOE, (), "gang"), SELECTED, wrong="rank 1: relative error 0.31, allowed 0.01"))
 
     assert "INVALID: measured 78.1 us, but the measurement broke a rule" in invalid

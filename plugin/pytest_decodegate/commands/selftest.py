@@ -104,7 +104,7 @@ def _problems(trials: Sequence[Trial]) -> Iterator[str]:
 
     for trial in trials:
         rows = [replace(row, advisory=False) for row in trial.rows if failed(row)]
-        yield from (f"not judged: {cause}" for cause in decide_all(rows).causes if rows)
+        yield from (f"not judged: {ground}" for ground in decide_all(rows).grounds if rows)
         if trial.unfinished:
             yield f"not finished: {trial.unfinished}"
 

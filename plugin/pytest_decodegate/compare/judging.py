@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..baseline.schema import Baseline, StoredMetric
+from ..cause import Cause, Finding
 from ..gate.evidence import speculation
-from ..gate.evidence.swaps import is_swap, told
+from ..gate.evidence.swaps import is_swap, swap_findings
 from ..gate.stats.noise import Peers, Sessions, others
 from ..gate.stats.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
-from ..gate.verdict import Judgement, Verdict, beside_point, by_answers, identity_differences, level_of, session_logs
+from ..gate.verdict import (
+    Judgement,
+    Verdict,
+    beside_point,
+    by_answers,
+    difference_finding,
+    identity_differences,
+    level_of,
+    session_logs,
+)
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
@@ -58,7 +68,7 @@ class Judge:
         changed = (*self._changed, *notes)
         if fields := (*self._refused, *refusals):
             bare = self._bare(new, sides[1], changed)
-            return replace(bare, reasons=tuple(map(str, fields)), advice=advice.refused(fields))
+            return replace(bare, reasons=tuple(map(difference_finding, fields)), advice=advice.refused(fields))
         if self._published:
             return self._confounded(_beside_point(self._bare(new, sides[1], changed), base, new))
 
@@ -125,7 +135,10 @@ class Judge:
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
-            reasons=(*map(str, self._confounders), *([str(shift)] if shift else ())),
+            reasons=(
+                *map(difference_finding, self._confounders),
+                *([Finding(shift, Cause.CLOCK_SHIFT)] if shift else ()),
+            ),
             advice=(*advice.confounded(self._confounders), *(advice.other_clocks() if shift else ())),
         )
 
@@ -138,7 +151,7 @@ class Judge:
 
         for one in self._another(base, new):
             if is_swap(one) and self._changed:
-                notes.extend(told([one]))
+                notes.extend(swap_findings([one]))
                 continue
 
             # A change between seconds and tokens per second is no number.
@@ -190,8 +203,8 @@ class Judge:
         return tuple(f"{one.difference} ({one.standing})" for one in spoken_of)
 
 
-def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[str, ...]:
-    return speculation.notes(_replicates(new), base, math.expm1(comparison.change))
+def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[Finding, ...]:
+    return speculation.acceptance(_replicates(new), base, math.expm1(comparison.change))
 
 
 def _clock_shift(base: StoredMetric, new: StoredMetric) -> ClockShift | None:

@@ -7,13 +7,12 @@ one of thirty will look slower by chance. Passing needs no such care, because al
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .pairs import UNCAUSED, holm
-from .text.brief import alike, brief
+from ..cause import Cause, Finding
+from .pairs import holm
 from .text.quantity import format_percent
 
 ERROR = "ERROR"
@@ -24,14 +23,6 @@ LEVEL = 0.025
 
 MOST_NAMES = 5
 MOST_REASONS = 3
-
-_OUT_OF_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|out-of-memory killer struck|OutOfMemory|cannot allocate memory", re.IGNORECASE
-)
-"""Of a GPU, of NCCL and of the host; a killer that may have struck (gang.exit_reasons) is no evidence."""
-
-_WHY = re.compile(r"a kernel (appeared|is gone|runs)\b|\w changed: |STRAGGLER|acceptance length|speculative decoding")
-"""In notes that may say why a metric is slower (gate.swaps, stragglers, speculation); others say how it was taken."""
 
 
 class Answer(StrEnum):
@@ -72,13 +63,13 @@ class Row:
     p_worse: float | None = None
     advisory: bool = False
     side: str = ""
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    reasons: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """One reason for the answer, and the metrics that it speaks for. blocks: whether it says no, or only not yet."""
+class Ground:
+    """One ground for the answer, and the metrics that it speaks for. blocks: whether it says no, or only not yet."""
 
     blocks: bool
     text: str
@@ -90,10 +81,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer with its causes, those that block first."""
+    """The answer with its grounds, those that block first."""
 
     answer: Answer
-    causes: tuple[Cause, ...]
+    grounds: tuple[Ground, ...]
 
 
 def named(names: Sequence[str]) -> str:
@@ -104,30 +95,30 @@ def named(names: Sequence[str]) -> str:
 
 def decide_all(rows: Sequence[Row], unfinished: str | None = None) -> Decision:
     """The answer to a run; unfinished: why it did not come to its end, None if it did."""
-    causes = [*_causes(rows)]
+    grounds = [*_grounds(rows)]
     if unfinished:
-        causes.append(Cause(False, unfinished, ("the run",)))
-    if not any(row.verdict in ("PASS", "IMPROVED") and not row.advisory for row in rows) and not causes:
-        causes.append(Cause(False, "no gating metric was measured", ("the run",)))
+        grounds.append(Ground(False, unfinished, ("the run",)))
+    if not any(row.verdict in ("PASS", "IMPROVED") and not row.advisory for row in rows) and not grounds:
+        grounds.append(Ground(False, "no gating metric was measured", ("the run",)))
 
-    causes.sort(key=lambda cause: not cause.blocks)
-    if not causes:
+    grounds.sort(key=lambda ground: not ground.blocks)
+    if not grounds:
         return Decision(Answer.GO, ())
 
-    return Decision(Answer.NO_GO if causes[0].blocks else Answer.NOT_PROVEN, tuple(causes))
+    return Decision(Answer.NO_GO if grounds[0].blocks else Answer.NOT_PROVEN, tuple(grounds))
 
 
-def _causes(rows: Sequence[Row]) -> Iterator[Cause]:
+def _grounds(rows: Sequence[Row]) -> Iterator[Ground]:
     """Rows that do not pass, grouped by what is behind them: ten red metrics with one cause are one."""
     slower = _slower(rows)
-    groups: dict[tuple[bool, str], list[Row]] = {}
+    groups: dict[tuple[bool, Hashable], list[Row]] = {}
     for row in rows:
         if row.verdict not in ("PASS", "IMPROVED") and (not row.advisory or row.verdict == "WRONG_RESULT"):
             blocks = _blocks(row, slower)
-            groups.setdefault((blocks, _kind_of_cause(row)), []).append(row)
+            groups.setdefault((blocks, _key(row)), []).append(row)
 
     for (blocks, _), group in groups.items():
-        yield Cause(blocks, _text(group, blocks), tuple(row.name for row in group))
+        yield Ground(blocks, _text(group, blocks), tuple(row.name for row in group))
 
 
 def _slower(rows: Sequence[Row]) -> set[str]:
@@ -145,13 +136,18 @@ def _blocks(row: Row, slower: set[str]) -> bool:
     return row.verdict == "WRONG_RESULT" or (row.verdict == "REGRESSED" and row.name in slower)
 
 
-def _kind_of_cause(row: Row) -> str:
-    """Equal for rows with one cause: numbers in a sentence are what differs between metrics.
+def _key(row: Row) -> Hashable:
+    """Equal for rows with one verdict for the same causes.
 
     What slows kernels down is not what slows collectives down, and neither may hide behind the other's names.
     """
-    said = {"INCONCLUSIVE": (), "REGRESSED": (row.kind, _why(row))}.get(row.verdict, row.reasons)
-    return " ".join(dict.fromkeys([row.verdict, *map(alike, said)]))
+    if row.verdict == "INCONCLUSIVE":
+        return row.verdict
+    if row.verdict == "REGRESSED":
+        why = _why(row)
+        return row.verdict, row.kind, why and why.key
+
+    return row.verdict, tuple(dict.fromkeys(reason.key for reason in row.reasons))
 
 
 def _text(group: Sequence[Row], blocks: bool) -> str:
@@ -164,13 +160,13 @@ def _text(group: Sequence[Row], blocks: bool) -> str:
             "(perf_tolerance) would settle it"
         )
 
-    reasons = [brief(one) for one in first.reasons[:MOST_REASONS]] or ["no reason was given"]
+    reasons = [reason.brief for reason in first.reasons[:MOST_REASONS]] or ["no reason was given"]
     more = len(first.reasons) - MOST_REASONS
     return f"{first.verdict}: {'; '.join(reasons)}{f' and {more} more' if more > 0 else ''}{_hint(first)}"
 
 
 def _hint(row: Row) -> str:
-    if row.verdict == "CONFOUNDED" and UNCAUSED not in row.reasons:
+    if row.verdict == "CONFOUNDED" and not _has(row, Cause.UNCAUSED):
         return "; if that is part of the change, declare it with --perf-change"
     if row.verdict == ERROR and _out_of_memory(row):
         return "; beside the other stack there is less memory: --perf-replicates 3 keeps fewer gangs alive"
@@ -180,12 +176,13 @@ def _hint(row: Row) -> str:
 
 def _regressed(group: Sequence[Row], blocks: bool) -> str:
     chance = "" if blocks else "; weighed with all other metrics it may be chance, so measure it again"
-    why = f"; {note}" if (note := _why(group[0])) else ""
-    return f"slower by more than the band ({_range(group)}){why}{chance}"
+    why = _why(group[0])
+    return f"slower by more than the band ({_range(group)}){f'; {why}' if why else ''}{chance}"
 
 
-def _why(row: Row) -> str:
-    return next(filter(_WHY.search, row.notes), "")
+def _why(row: Row) -> Finding | None:
+    """The first note that may say why the metric is slower; others say how it was measured."""
+    return next((note for note in row.notes if note.cause.explains_times), None)
 
 
 def _range(group: Sequence[Row]) -> str:
@@ -195,4 +192,8 @@ def _range(group: Sequence[Row]) -> str:
 
 
 def _out_of_memory(row: Row) -> bool:
-    return any(_OUT_OF_MEMORY.search(reason) for reason in row.reasons)
+    return _has(row, Cause.OUT_OF_MEMORY)
+
+
+def _has(row: Row, cause: Cause) -> bool:
+    return any(reason.cause is cause for reason in row.reasons)

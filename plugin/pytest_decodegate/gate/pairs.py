@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from ..baseline.schema import Session, StoredMetric
+from ..cause import Cause, Finding
 from ..machine.provenance import Difference
 from ..metric import Measurement
 from .evidence import speculation
-from .evidence.swaps import is_swap, told
+from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
 from .stats.rules import POCOCK_ALPHA, Centred, Outcome, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .text import advice
 from .text.quantity import format_band, format_percent, rounded_up_band
-from .verdict import Judgement, Verdict, geometric_mean, identity_differences
+from .verdict import Judgement, Verdict, difference_finding, geometric_mean, identity_differences
 
 FIRST_PAIRS = 6
 """Of the first look: with fewer the quantiles of t explode (power at +2 % is .62 with 4 pairs)."""
@@ -95,8 +96,8 @@ class Side:
 
     measurement: Measurement
     wrong: str | None = None
-    broken: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 def planned_looks(first: int, most: int) -> tuple[int, ...]:
@@ -125,22 +126,24 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         notes=tuple(_by_side((base.notes, candidate.notes))),
     )
     if candidate.wrong is not None:
-        return replace(judgement, reasons=(f"candidate: {candidate.wrong}",), advice=advice.wrong_result())
+        wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
+        return replace(judgement, reasons=(wrong,), advice=advice.wrong_result())
     if broken := tuple(_invalid(base, candidate, contrast)):
         return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
 
     stored = _as_stored(base.measurement)
     another = tuple(identity_differences(stored, judgement.metric, judgement.level))
-    swaps = told(filter(is_swap, another))
+    swaps = swap_findings(filter(is_swap, another))
     judgement = replace(judgement, notes=(*swaps, *judgement.notes))
-    if refused := [str(one) for one in (*contrast.undeclared, *another) if not is_swap(one)]:
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=tuple(refused), advice=(_CONFOUNDED,))
+    if refused := [each for each in (*contrast.undeclared, *another) if not is_swap(each)]:
+        reasons = tuple(map(difference_finding, refused))
+        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, advice=(_CONFOUNDED,))
     if swaps and not contrast.changed:
         return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps), advice=(_CHOSEN_ANEW,))
 
     comparison = compare_pairs(base.measurement, candidate.measurement, looks)
     outcome = decide(comparison, judgement.metric.tolerance)
-    accepted = speculation.notes(candidate.measurement.replicates, stored, math.expm1(comparison.change))
+    accepted = speculation.acceptance(candidate.measurement.replicates, stored, math.expm1(comparison.change))
     return replace(
         judgement,
         verdict=Verdict(outcome),
@@ -158,7 +161,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
 _CONFOUNDED = (
     "make the two stacks differ in one thing only, or say what else is part of the change under test with --perf-change"
 )
-UNCAUSED = "nothing that was declared differs, yet the two sides ran something else"
+UNCAUSED = Finding("nothing that was declared differs, yet the two sides ran something else", Cause.UNCAUSED)
 """Why metrics of two equal stacks confound: declaring a change would not help."""
 
 _CHOSEN_ANEW = (
@@ -166,24 +169,25 @@ _CHOSEN_ANEW = (
 )
 
 
-def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[str]:
-    """Why nothing can be judged, in sentences; a base that computes wrong numbers is no measure for anybody."""
+def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[Finding]:
+    """Why nothing can be judged; a base that computes wrong numbers is no measure for anybody."""
     if contrast.unused:
-        yield from contrast.unused
+        yield from (Finding(text, Cause.UNUSED_CHANGE, text) for text in contrast.unused)
         return
     if base.wrong is not None:
-        yield f"the base computes wrong numbers, so nothing can be measured against it: {base.wrong}"
+        text = f"the base computes wrong numbers, so nothing can be measured against it: {base.wrong}"
+        yield Finding(text, Cause.WRONG_BASE, base.wrong)
         return
 
     yield from _by_side([(*side.broken, *broken_rules(side.measurement)) for side in (base, candidate)])
 
 
-def _by_side(sides: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Sentences about base and candidate with the side named, unless it is said of both."""
+def _by_side(sides: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+    """Findings about base and candidate with the side named, unless it is said of both."""
     base, candidate = (tuple(dict.fromkeys(side)) for side in sides)
-    yield from (one for one in base if one in candidate)
-    yield from (f"base: {one}" for one in base if one not in candidate)
-    yield from (f"candidate: {one}" for one in candidate if one not in base)
+    yield from (found for found in base if found in candidate)
+    yield from (found.of("base", apart=True) for found in base if found not in candidate)
+    yield from (found.of("candidate", apart=True) for found in candidate if found not in base)
 
 
 def _as_stored(base: Measurement) -> StoredMetric:

@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding
 from ..machine.clocks import clock_shift
 from ..machine.provenance import ABSENT, Difference
 from ..metric import Level, Measurement, Metric, Replicate
 from .evidence import quality, speculation
-from .evidence.swaps import is_swap
-from .evidence.swaps import told as swaps_told
+from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .published import as_told, decide_by_band, told, untold
+from .published import decide_by_band, published_differences, published_part, unpublished
 from .stats.noise import mean
 from .stats.rules import POCOCK_ALPHA, compare, decide, worse_logs
 from .text import advice
@@ -82,9 +82,9 @@ class Judgement:
     baseline: Path | None = None
     choice: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Finding, ...] = ()
     advice: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
     paired: bool = False
     p_worse: float | None = None
 
@@ -93,10 +93,10 @@ def judge(
     measurement: Measurement,
     selection: Selection,
     *,
-    invalid: Sequence[str] = (),
+    invalid: Sequence[Finding] = (),
     wrong: str | None = None,
     looks: int = 1,
-    notes: Sequence[str] = (),
+    notes: Sequence[Finding] = (),
 ) -> Judgement:
     """Judge a measurement; the first that holds wins: wrong, invalid, no baseline, confounded, then the statistics.
 
@@ -115,32 +115,33 @@ def judge(
         notes=tuple(notes),
     )
     if wrong is not None:
-        return replace(judgement, reasons=(wrong,), advice=advice.wrong_result())
+        return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),), advice=advice.wrong_result())
     if broken := (*invalid, *broken_rules(measurement)):
         return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
 
     name = measurement.metric.name
     baseline = selection.baseline
     if baseline is None or name not in baseline.metrics:
-        reason = f"{baseline.path if baseline else selection.folder} has no metric {name!r}"
+        where = baseline.path if baseline else selection.folder
+        reason = Finding(f"{where} has no metric {name!r}", Cause.NO_BASELINE)
         return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
 
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
     if selection.differences and not selection.undeclared:
-        judgement = replace(judgement, notes=(*notes, *swaps_told(filter(is_swap, another))))
+        judgement = replace(judgement, notes=(*notes, *swap_findings(filter(is_swap, another))))
         another = tuple(one for one in another if not is_swap(one))
 
     if stored.level == "published":
-        judgement = replace(judgement, untold=untold((*another, *selection.differences)))
-        another, selection = told(another), as_told(selection)
+        judgement = replace(judgement, untold=unpublished((*another, *selection.differences)))
+        another, selection = published_differences(another), published_part(selection)
 
     identity = tuple(_another(another))
     if identity or selection.undeclared:
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
-            reasons=(*map(str, selection.undeclared), *identity),
+            reasons=(*map(difference_finding, selection.undeclared), *identity),
             advice=advice.confounded(selection.differences, selection.undeclared, identity),
         )
 
@@ -161,7 +162,8 @@ def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: Stored
     if shift is None:
         return judgement
 
-    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(str(shift),), advice=advice.other_clocks())
+    reason = Finding(shift, Cause.CLOCK_SHIFT)
+    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), advice=advice.other_clocks())
 
 
 def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:
@@ -184,7 +186,8 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
     base = quality.passes(replicate for session in stored.current for replicate in session.replicates)
     now = quality.passes(new)
     if not (base and now):
-        reason = f"metric {metric.name!r} holds no answers on the side of the {'run' if base else 'baseline'}"
+        side = "run" if base else "baseline"
+        reason = Finding(f"metric {metric.name!r} holds no answers on the side of the {side}", Cause.NO_BASELINE)
         return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
 
     exact = metric.contract.get("batch_invariant") is True
@@ -193,8 +196,8 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
         judgement,
         verdict=Verdict.WRONG_RESULT if found.wrong else Verdict.PASS,
         base=level_of(session_logs(stored), metric),
-        reasons=(found.wrong,) if found.wrong else (),
-        notes=(found.note, *judgement.notes),
+        reasons=(Finding(found.wrong, Cause.WRONG_ANSWERS),) if found.wrong else (),
+        notes=(Finding(found.note), *judgement.notes),
         advice=advice.other_answers() if found.wrong else (),
     )
 
@@ -221,7 +224,10 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
         confidence=1 - alpha,
         sessions=len(sessions),
         session_noise=math.sqrt(comparison.noise.session.value),
-        notes=(*speculation.notes(measurement.replicates, stored, math.expm1(comparison.change)), *judgement.notes),
+        notes=(
+            *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
+            *judgement.notes,
+        ),
         advice=advice.compared(outcome, comparison, metric.tolerance, judgement.changed),
     )
 
@@ -242,12 +248,18 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
-def _another(differences: Sequence[Difference]) -> Iterator[str]:
+def difference_finding(difference: Difference) -> Finding:
+    """A difference that confounds, about its field."""
+    return Finding(difference, Cause.DIFFERENCE, str(difference))
+
+
+def _another(differences: Sequence[Difference]) -> Iterator[Finding]:
     """Why this is another measurement; what ran instead is named kernel by kernel."""
-    yield from swaps_told(filter(is_swap, differences))
-    for one in differences:
-        if not is_swap(one):
-            yield f"{one.field}: {one.base!r} in the baseline, {one.new!r} now"
+    yield from swap_findings(filter(is_swap, differences))
+    for other in differences:
+        if not is_swap(other):
+            text = f"{other.field}: {other.base!r} in the baseline, {other.new!r} now"
+            yield Finding(text, Cause.DIFFERENCE, other.field)
 
 
 def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> Iterator[Difference]:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import uvloop
 
+from ..cause import Finding
 from ..client.client import Client
 from ..errors import BadInput, ServerError
 from ..gate.evidence.quality import Answer, Pass, compared, to_json
@@ -120,8 +121,8 @@ class AnswerSource:
         self._prompts = prompts
         self._passes: list[Pass] = []
         self.wrong: str | None = None
-        self.broken: list[str] = []
-        self.notes: list[str] = []
+        self.broken: list[Finding] = []
+        self.notes: list[Finding] = []
 
     @property
     def contract(self) -> dict[str, Json]:

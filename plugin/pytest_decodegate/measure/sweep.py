@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from ..cause import Finding
 from ..gate.text.quantity import format_value
 from ..metric import Json, Level, Replicate
 from ..report.plot import plot
@@ -34,7 +35,7 @@ class Point:
     concurrency: int
     output_tok_s: float
     tpot_s: float
-    broken: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
 
 
 def concurrencies(most: int = MOST_STREAMS) -> tuple[int, ...]:
@@ -144,8 +145,8 @@ class SweepSource:
         self._progress = progress
         self._points: list[Point] = []
         self._windows = at(load)
-        self.broken: list[str] = []
-        self.notes: list[str] = []
+        self.broken: list[Finding] = []
+        self.notes: list[Finding] = []
 
     @property
     def contract(self) -> dict[str, Json]:
@@ -178,7 +179,7 @@ class SweepSource:
 
         replicates = self._windows.take(count)
         self.broken = self._windows.broken
-        self.notes = [said(self._points), *self._windows.notes]
+        self.notes = [Finding(said(self._points)), *self._windows.notes]
         return [_of_throughput(replicate) for replicate in replicates]
 
     def _sweep(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..cause import Finding
 from ..gate.evidence import quality
 from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
 from ..gate.text.quantity import format_percent
@@ -44,7 +45,7 @@ class Servers:
     answers: Callable[[Server], AnswerSource]
     clock: Callable[[], float] = time.monotonic
     level: Literal["server", "window"] = "server"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,9 @@ class Sandwich:
                 break
 
         note = f"{judgement.replicates} pairs of {_PAIRED[self._servers.level]} in {(clock() - started) / 60:.0f} min"
-        return replace(judgement, notes=(f"{note}{_resolved(judgement)}", *self._servers.notes, *judgement.notes))
+        return replace(
+            judgement, notes=(Finding(f"{note}{_resolved(judgement)}"), *self._servers.notes, *judgement.notes)
+        )
 
     def _first_pairs(self) -> tuple[int, ...]:
         """Two pairs, and the looks that the rest of the budget allows: how long a start takes says nothing of speed.

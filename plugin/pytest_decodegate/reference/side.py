@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding
 from ..gate.pairs import Side
 from ..metric import Json, Level, Measurement, Metric, Replicate
 
@@ -22,15 +23,16 @@ class Half:
     contract: dict[str, Json] = field(default_factory=dict)
     facts: dict[str, Json] = field(default_factory=dict)
     wrong: str | None = None
-    broken: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
 
     def add(self, source: Source, replicates: Sequence[Replicate]) -> None:
         """What `source` saw, and the replicates that it gave."""
         # A field that is missing on one side could not be read there.
         known = self.contract.keys() & source.contract.keys()
         if changed := sorted(name for name in known if self.contract[name] != source.contract[name]):
-            self.broken.append(f"replicates of one stack differ in {', '.join(changed)}")
+            names = ", ".join(changed)
+            self.broken.append(Finding(f"replicates of one stack differ in {names}", Cause.UNSTEADY, names))
 
         self.contract = self.contract or source.contract
         self.facts = source.facts

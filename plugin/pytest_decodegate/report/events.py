@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding, cause_of_text
+
 if TYPE_CHECKING:
     import pytest
 
@@ -40,7 +42,9 @@ def failed(
     """A test that came to no verdict; failure: the metric that it measured and our error, if it was one."""
     told: dict[str, Json] = {"test": report.nodeid, "advisory": advisory, "metric": None, "unit": "s"}
     if failure is None:
-        return {**told, **_of_error(None), "reason": _crash(report)}
+        crash = _crash(report)
+        reason = Finding(crash, cause_of_text(crash) or Cause.EXCEPTION, crash, brief=crash.partition("\n")[0])
+        return {**told, **_of_error(None), "reason": dict(reason.fields)}
 
     metric, error = failure
     if metric is not None:
@@ -55,14 +59,10 @@ def _of_error(error: DecodegateError | None) -> dict[str, Json]:
     from ..measure.paired_source import StackFailed
 
     if not isinstance(error, StackFailed):
-        return {"side": "", "base": None, "reason": _named(error) if error else ""}
+        return {"side": "", "base": None, "reason": dict(error.finding.fields) if error else ""}
 
     base = geometric_mean([replicate.value for replicate in error.base])
-    return {"side": error.side, "base": base, "reason": _named(error.cause)}
-
-
-def _named(error: DecodegateError) -> str:
-    return f"{type(error).__name__}: {error}"
+    return {"side": error.side, "base": base, "reason": dict(error.error.finding.fields)}
 
 
 def _crash(report: pytest.TestReport) -> str:

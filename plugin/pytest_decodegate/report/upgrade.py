@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..cause import Cause, Finding
 from ..errors import BadInput
 from ..gate.decision import ERROR, Decision, Row, decide_all, named
 from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
@@ -74,7 +75,7 @@ def _failed(line: Mapping[str, Any]) -> Row:
         base=line["base"],
         side=line["side"],
         advisory=line["advisory"],
-        reasons=(line["reason"],),
+        reasons=(_finding(line["reason"]),),
     )
 
 
@@ -84,10 +85,14 @@ def _judged(line: Mapping[str, Any]) -> Row:
         line["metric"],
         line["verdict"],
         pairs=line["replicates"],
-        reasons=tuple(line["reasons"]),
-        notes=tuple(line["notes"]),
+        reasons=tuple(map(_finding, line["reasons"])),
+        notes=tuple(map(_finding, line["notes"])),
         **{name: line[name] for name in ("kind", "level", "unit", "advisory", *numbers)},
     )
+
+
+def _finding(fields: Mapping[str, str]) -> Finding:
+    return Finding(fields["text"], Cause(fields["cause"]), fields["about"], fields.get("brief", ""))
 
 
 def text(run: Run) -> str:
@@ -107,7 +112,7 @@ def _lines(run: Run) -> Iterator[str]:
 
     yield from _skipped(run.skipped)
     decision = run.decision
-    yield from (f"{'NO-GO' if cause.blocks else 'open'}: {cause}" for cause in decision.causes)
+    yield from (f"{'NO-GO' if ground.blocks else 'open'}: {ground}" for ground in decision.grounds)
     if run.seconds is not None:
         yield f"took: {run.seconds / 60:.1f} min"
 
@@ -143,7 +148,7 @@ def document(run: Run) -> str:
         "unfinished": run.unfinished,
         "seconds": run.seconds,
         "stacks": {name: value for name, value in run.stacks.items() if name not in ("event", "session")},
-        "causes": [asdict(cause) for cause in decision.causes],
+        "causes": [asdict(ground) for ground in decision.grounds],
         "metrics": [asdict(row) for row in run.rows],
         "skipped": [{"test": test, "reason": reason} for test, reason in run.skipped],
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.text.explain import explain
@@ -44,8 +45,8 @@ class Source(Protocol):
 
     level: Level
     wrong: str | None
-    broken: list[str]
-    notes: list[str]
+    broken: list[Finding]
+    notes: list[Finding]
 
     @property
     def contract(self) -> dict[str, Json]: ...  # noqa: D102 - described above
@@ -300,7 +301,8 @@ class Perf:
         if not (reasons := self._suite.wedged()):
             return None
 
-        judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=reasons)
+        sick = tuple(Finding(reason, Cause.SICK_GPU, reason) for reason in reasons)
+        judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=sick)
         return self._conclude(judgement, None, ())
 
     def _skip_if_impossible(self, world_size: int) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..cause import Finding
 from ..errors import BadInput, DecodegateError, GangError, ServerError
 from ..resources import timeouts
 from ..resources.hardware import ENVIRONMENT, Devices
@@ -231,7 +232,7 @@ class Suite:
             raise GangError("; ".join(wedged))
 
     @property
-    def found(self) -> tuple[str, ...]:
+    def found(self) -> tuple[Finding, ...]:
         """Memory that somebody else held before this run; an attached server's is no surprise."""
         return () if self.settings.server or self.settings.stack.server else self.tenancy.found
 
