@@ -9,6 +9,7 @@ import pytest
 
 from .errors import BadInput, DecodegateError
 from .fixtures import gpus, perf, server, torchrun, world_size
+from .session import hooks
 from .session.session import SUITE, Suite
 from .settings import options
 
@@ -26,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Let programs and other plugins give stacks and take outcomes."""
+    pluginmanager.add_hookspecs(hooks)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers and check the options, so that a bad one costs no measurement."""
     for line in options.MARKERS:
@@ -39,7 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.perf_wanted(config):
         _refuse_xdist(config)
 
-    config.stash[SUITE] = Suite(config, settings)
+    config.stash[SUITE] = suite = Suite(config, settings)
+    if settings.report is not None:
+        from .report.lines import JsonLines
+
+        config.pluginmanager.register(JsonLines(settings.report, suite.session_id))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -185,7 +195,9 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     if suite.selected or suite.problem:
         from .report import terminal
 
-        terminal.write_summary(terminalreporter, suite)
+        launches = suite.launches.lines()
+        summary = terminal.Summary(suite.results, suite.machine_class, suite.problem, launches)
+        terminal.write_summary(terminalreporter, summary)
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

@@ -10,6 +10,7 @@ import gang_tasks
 import pytest
 from test_source import PLAN, Said, ScriptedGang, Watched
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
@@ -100,7 +101,7 @@ class FakeSuite:
         self.tenancy = Tenancy({}, None)
         self.problem: str | None = None
         self.selected = 1
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.said: list[Any] = []
         self._benches = benches
 
     def new_bench(self, world_size: int, stack: Stack, name: str) -> Any:
@@ -112,8 +113,8 @@ class FakeSuite:
     def deadline(self) -> float:
         return 1.0
 
-    def write_event(self, event: str, fields: dict[str, Any]) -> None:
-        self.events.append((event, fields))
+    def announce(self, outcome: object) -> None:
+        self.said.append(outcome)
 
 
 @pytest.fixture
@@ -131,27 +132,27 @@ def judged(log: list[str], facts: dict[str, Any] = OTHER, settings: Any = None, 
     judgement, replicates = against(suite).measure(
         Asked(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN), "t.py::test"
     )
-    assert len(replicates) == judgement.replicates
+    assert len(replicates) == judgement.basis.replicates
     return judgement
 
 
 @pytest.mark.parametrize(("level_us", "verdict"), [(10.0, Verdict.PASS), (11.0, Verdict.REGRESSED)])
 def test_a_verdict_that_is_clear_takes_the_first_look_only(log: list[str], level_us: float, verdict: Verdict) -> None:
     judgement = judged(log, level_us=level_us)
-    assert (judgement.verdict, judgement.replicates, judgement.looks) == (verdict, 2, 3)
+    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.looks) == (verdict, 2, 3)
     assert judgement.changed == ("torch: 2.11.0 -> 2.12.0",)
     assert not any(line.startswith("closed") for line in log)
 
 
 def test_an_open_verdict_takes_fresh_gangs_for_every_wave_up_to_the_cap(log: list[str]) -> None:
     judgement = judged(log, scatter=0.1)
-    assert (judgement.verdict, judgement.replicates) == (Verdict.INCONCLUSIVE, 8)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, 8)
     assert [line for line in log if line.startswith("closed")] == ["closed 2 of base", "closed 2 of candidate"] * 3
 
 
 def test_two_pythons_with_the_same_packages_compare_nothing_and_are_not_measured_on(log: list[str]) -> None:
     judgement = judged(log, SAME, scatter=0.1)
-    assert (judgement.verdict, judgement.replicates) == (Verdict.INVALID, 2)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INVALID, 2)
     assert judgement.reasons[0].startswith("the two Pythons run the same stack")
 
 
@@ -182,14 +183,10 @@ def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
     both.note(report, passing=True, advisory=False)
-    ((event, told),) = suite.events
-    assert (event, told["metric"], told["side"], told["reason"]) == (
-        "failed",
-        "gemm[m=8]",
-        "candidate",
-        "RankDied: no torch",
-    )
-    assert told["base"] == pytest.approx(1e-5, rel=0.01)
+    (failed,) = suite.said
+    assert (failed.name, failed.side, failed.error) == ("gemm[m=8]", "candidate", "RankDied: no torch")
+    assert failed.error.cause is Cause.CRASH
+    assert failed.base == pytest.approx(1e-5, rel=0.01)
 
 
 def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(log: list[str]) -> None:
@@ -206,20 +203,17 @@ def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(lo
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
     both.note(report, passing=True, advisory=False)
-    (event, told), *_ = suite.events
-    assert (event, told["metric"], told["side"]) == ("failed", "gemm[m=8]", "")
-    assert told["reason"] == "GangError: memory did not come back"
+    failed, *_ = suite.said
+    assert (failed.name, failed.side) == ("gemm[m=8]", "")
+    assert failed.error == "GangError: memory did not come back"
 
 
 def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list[str]) -> None:
     suite: Any = FakeSuite({})
     against(suite).end(1)
-    (stacks, told), (end, how) = suite.events
-    assert (stacks, told["base"], told["candidate"]) == ("stacks", "this", "python=/q")
-    assert (end, how["unfinished"]) == (
-        "end",
-        "1 of the selected perf tests were never begun: pytest was told to stop early",
-    )
+    stacks, ended = suite.said
+    assert (stacks.base, stacks.candidate) == ("this", "python=/q")
+    assert ended.unfinished == "1 of the selected perf tests were never begun: pytest was told to stop early"
 
 
 @pytest.mark.parametrize(("pattern", "is_reached"), [("gemm*", True), ("gem", False)])

@@ -12,6 +12,7 @@ import pytest
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection, contrast
 from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
@@ -66,21 +67,21 @@ def test_statistics_decide_when_nothing_stands_against_it(
     judgement = judge(measured(MOE, value, factors), SELECTED)
 
     assert judgement.verdict == verdict
-    assert judgement.measured == pytest.approx(value, rel=4e-3)
-    assert judgement.base == pytest.approx(78.1e-6, rel=1e-3)
-    assert judgement.change == pytest.approx(value / 78.1e-6 - 1, abs=4e-3)
-    assert judgement.lo is not None
-    assert judgement.hi is not None
-    assert judgement.lo < value / 78.1e-6 - 1 < judgement.hi
-    assert (judgement.replicates, judgement.sessions, judgement.confidence) == (5, 1, 0.95)
+    assert judgement.numbers.measured == pytest.approx(value, rel=4e-3)
+    assert judgement.numbers.base == pytest.approx(78.1e-6, rel=1e-3)
+    assert judgement.numbers.change == pytest.approx(value / 78.1e-6 - 1, abs=4e-3)
+    assert judgement.numbers.lo is not None
+    assert judgement.numbers.hi is not None
+    assert judgement.numbers.lo < value / 78.1e-6 - 1 < judgement.numbers.hi
+    assert (judgement.basis.replicates, judgement.basis.sessions, judgement.numbers.confidence) == (5, 1, 0.95)
 
 
 def test_a_rate_that_falls_is_a_regression() -> None:
     judgement = judge(measured(TPOT, 75.0), selected(stored(TPOT, 82.4)))
 
     assert judgement.verdict == Verdict.REGRESSED
-    assert judgement.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
-    assert judgement.base == pytest.approx(82.4, rel=1e-3)
+    assert judgement.numbers.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
+    assert judgement.numbers.base == pytest.approx(82.4, rel=1e-3)
 
 
 def test_each_verdict_gives_way_to_the_one_before_it() -> None:
@@ -108,7 +109,7 @@ def test_samples_can_make_a_measurement_invalid() -> None:
 def test_a_wrong_result_needs_no_time() -> None:
     judgement = judge(Measurement(MOE, (), "gang"), Selection(FOLDER), wrong="relative error 0.4")
 
-    assert (judgement.verdict, judgement.measured) == (Verdict.WRONG_RESULT, None)
+    assert (judgement.verdict, judgement.numbers.measured) == (Verdict.WRONG_RESULT, None)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_another_measurement_under_the_same_name_confounds(base: Metric, reason:
 
     assert judgement.verdict == Verdict.CONFOUNDED
     assert judgement.reasons == (reason,)
-    assert "record it again with `pytest -m perf --perf-record=all`" in judgement.advice[0]
+    assert "record it again with `pytest -m perf --perf-record=all`" in advice(judgement)[0]
 
 
 def test_replicates_of_another_level_confound() -> None:
@@ -145,14 +146,14 @@ def test_undeclared_differences_name_the_command_that_declares_them() -> None:
 
     assert judgement.verdict == Verdict.CONFOUNDED
     assert judgement.reasons == ("env:NCCL_PROTO: LL -> LL128",)
-    assert "`pytest -m perf --perf-change nccl,env:NCCL_PROTO`" in judgement.advice[0]
+    assert "`pytest -m perf --perf-change nccl,env:NCCL_PROTO`" in advice(judgement)[0]
 
 
 def test_hashes_are_declared_by_their_component() -> None:
     new = replace(OLD, stack={**OLD.stack, "nccl_sha256": "ab12"})
     judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
 
-    assert judgement.advice[0].endswith("`pytest -m perf --perf-change nccl`")
+    assert advice(judgement)[0].endswith("`pytest -m perf --perf-change nccl`")
 
 
 def test_a_machine_that_changed_cannot_be_declared() -> None:
@@ -160,7 +161,7 @@ def test_a_machine_that_changed_cannot_be_declared() -> None:
     judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
 
     assert judgement.reasons == ("gpus[0].power_limit_w: 700 -> 500",)
-    assert judgement.advice[0].startswith("gpus[0].power_limit_w cannot be declared")
+    assert advice(judgement)[0].startswith("gpus[0].power_limit_w cannot be declared")
 
 
 def test_declared_changes_are_listed_and_judged() -> None:
@@ -182,11 +183,11 @@ def test_peers_are_the_other_metrics_of_the_kind() -> None:
         selected(stored(MOE, 78e-6), replace(noisy, metric=replace(noisy.metric, kind="collective"))),
     )
 
-    assert alone.hi is not None
-    assert with_peer.hi is not None
-    assert other_kind.hi is not None
-    assert with_peer.hi > 1.5 * alone.hi
-    assert other_kind.hi == pytest.approx(alone.hi, abs=1e-4)
+    assert alone.numbers.hi is not None
+    assert with_peer.numbers.hi is not None
+    assert other_kind.numbers.hi is not None
+    assert with_peer.numbers.hi > 1.5 * alone.numbers.hi
+    assert other_kind.numbers.hi == pytest.approx(alone.numbers.hi, abs=1e-4)
 
 
 def text(judgement: Judgement) -> str:

@@ -34,7 +34,12 @@ def published_differences(differences: Iterable[Difference]) -> tuple[Difference
 
 def unpublished(differences: Iterable[Difference]) -> tuple[str, ...]:
     """Names of what the publication does not say, once each: "gpus.power_limit_w" for all GPUs."""
-    return tuple(dict.fromkeys(re.sub(r"\[\d+\]", "", one.field) for one in differences if one.base is ABSENT))
+    return tuple(dict.fromkeys(without_numbers(one.field) for one in differences if one.base is ABSENT))
+
+
+def without_numbers(field: str) -> str:
+    """A field of all GPUs at once: "gpus.power_limit_w" for "gpus[3].power_limit_w"."""
+    return re.sub(r"\[\d+\]", "", field)
 
 
 def published_part(selection: Selection) -> Selection:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..cause import Cause, Finding
 from ..machine.clocks import clock_shift
@@ -19,8 +19,7 @@ from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
 from .published import decide_by_band, published_differences, published_part, unpublished
 from .stats.noise import mean
-from .stats.rules import POCOCK_ALPHA, compare, decide, worse_logs
-from .text import advice
+from .stats.rules import POCOCK_ALPHA, Interval, Settlement, compare, decide, settle, worse_logs
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
@@ -45,48 +44,93 @@ class Verdict(StrEnum):
         return self in (Verdict.PASS, Verdict.IMPROVED)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict with everything that a report needs to defend it.
+Reference: TypeAlias = Literal["baseline", "stack", "file"]
+"""What a metric is compared with: a stored baseline, another stack measured in the same minutes, or (of two stored
+baselines) the other file."""
 
-    measured, base: geometric means of the process values in the metric's unit; None when there are none.
-    change, lo, hi: fraction for the worse and its interval (0.05 is 5 % worse, whatever the unit).
-    confidence: nominal confidence of [lo, hi]; with `looks` planned looks it is stricter than 95 %.
-    session_noise: standard deviation between sessions that was used, a fraction; assumed when there are few.
-    From base to session_noise all are None (sessions: 0) unless the statistics were reached.
-    new_sessions: of `measured`, which is one session unless it was stored.
-    untold: what a published figure does not say; None where the baseline was recorded. Against a published figure base
-    and change are known, and no statistics.
-    choice: why this baseline, and what else was there. changed: declared differences between the two sides.
-    reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
-    paired: `base` is the other stack, measured in the same minutes; `replicates` are then pairs.
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Levels in the metric's unit, changes as fractions for the worse (0.05 is 5 % worse, whatever the unit).
+
+    measured, base: geometric means of the process values; None when there are none. lo, hi: interval of the change.
+    confidence: nominal one of the interval; with several planned looks it is stricter than 95 %.
     p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; of pairs,
     and of stored baselines where a metric regressed.
+    From change on all are None unless the statistics were reached; of a published figure the change alone is known.
     """
 
-    metric: Metric
-    verdict: Verdict
-    level: Level
-    replicates: int
-    measured: float | None
+    measured: float | None = None
     base: float | None = None
     change: float | None = None
     lo: float | None = None
     hi: float | None = None
     confidence: float | None = None
+    p_worse: float | None = None
+
+    def compared(self, base: float | None, interval: Interval, alpha: float, p_worse: float | None) -> Numbers:
+        """With a base level, and what a comparison at the two-sided level `alpha` gave on the log scale."""
+        return Numbers(
+            measured=self.measured,
+            base=base,
+            change=math.expm1(interval.change),
+            lo=math.expm1(interval.lo),
+            hi=math.expm1(interval.hi),
+            confidence=1 - alpha,
+            p_worse=p_worse,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a verdict rests on.
+
+    level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
+    sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
+    standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
+    unpublished: what a published figure does not say; None where the baseline was recorded.
+    baseline: its file. choice: why this one, and what else was there.
+    """
+
+    level: Level
+    replicates: int = 0
+    reference: Reference = "baseline"
     looks: int = 1
     sessions: int = 0
-    session_noise: float | None = None
     new_sessions: int = 1
-    untold: tuple[str, ...] | None = None
+    session_noise: float | None = None
+    pair_noise: float | None = None
+    unpublished: tuple[str, ...] | None = None
     baseline: Path | None = None
     choice: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with everything that a report needs to defend it.
+
+    reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
+    changed: declared differences between the two sides, as sentences. differences, undeclared: in provenance, all and
+    those that confound. another: fields that make it another measurement than the base.
+    settlement: what would have settled an INCONCLUSIVE metric, None for other verdicts.
+    """
+
+    metric: Metric
+    verdict: Verdict
+    basis: Basis
+    numbers: Numbers = field(default_factory=Numbers)
     reasons: tuple[Finding, ...] = ()
-    advice: tuple[str, ...] = ()
     notes: tuple[Finding, ...] = ()
-    paired: bool = False
-    p_worse: float | None = None
+    changed: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    undeclared: tuple[Difference, ...] = ()
+    another: tuple[Difference, ...] = ()
+    settlement: Settlement | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the metric."""
+        return self.metric.name
 
 
 def judge(
@@ -106,25 +150,27 @@ def judge(
     judgement = Judgement(
         metric=measurement.metric,
         verdict=Verdict.WRONG_RESULT,
-        level=measurement.level,
-        replicates=len(measurement.replicates),
-        measured=geometric_mean(measurement.values),
-        looks=looks,
-        baseline=selection.baseline.path if selection.baseline else None,
-        choice=selection.choice,
+        basis=Basis(
+            measurement.level,
+            len(measurement.replicates),
+            looks=looks,
+            baseline=selection.baseline.path if selection.baseline else None,
+            choice=selection.choice,
+        ),
+        numbers=Numbers(geometric_mean(measurement.values)),
         notes=tuple(notes),
     )
     if wrong is not None:
-        return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),), advice=advice.wrong_result())
+        return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),))
     if broken := (*invalid, *broken_rules(measurement)):
-        return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
+        return replace(judgement, verdict=Verdict.INVALID, reasons=broken)
 
     name = measurement.metric.name
     baseline = selection.baseline
     if baseline is None or name not in baseline.metrics:
         where = baseline.path if baseline else selection.folder
         reason = Finding(f"{where} has no metric {name!r}", Cause.NO_BASELINE)
-        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
+        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,))
 
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
@@ -133,20 +179,21 @@ def judge(
         another = tuple(one for one in another if not is_swap(one))
 
     if stored.level == "published":
-        judgement = replace(judgement, untold=unpublished((*another, *selection.differences)))
+        silent = unpublished((*another, *selection.differences))
+        judgement = replace(judgement, basis=replace(judgement.basis, unpublished=silent))
         another, selection = published_differences(another), published_part(selection)
 
-    identity = tuple(_another(another))
-    if identity or selection.undeclared:
+    judgement = replace(judgement, differences=selection.differences)
+    if another or selection.undeclared:
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
-            reasons=(*map(difference_finding, selection.undeclared), *identity),
-            advice=advice.confounded(selection.differences, selection.undeclared, identity),
+            reasons=(*map(difference_finding, selection.undeclared), *_another(another)),
+            undeclared=selection.undeclared,
+            another=another,
         )
 
-    changed = tuple(map(str, selection.differences))
-    judgement = replace(judgement, changed=changed)
+    judgement = replace(judgement, changed=tuple(map(str, selection.differences)))
     if stored.level == "published":
         return beside_point(judgement, measurement.values, stored.sessions[-1].values)
 
@@ -163,7 +210,7 @@ def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: Stored
         return judgement
 
     reason = Finding(shift, Cause.CLOCK_SHIFT)
-    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), advice=advice.other_clocks())
+    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), settlement=None)
 
 
 def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:
@@ -174,9 +221,7 @@ def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[floa
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=geometric_mean(base),
-        change=math.expm1(change),
-        advice=advice.beside_published(outcome),
+        numbers=replace(judgement.numbers, base=geometric_mean(base), change=math.expm1(change)),
     )
 
 
@@ -188,24 +233,23 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
     if not (base and now):
         side = "run" if base else "baseline"
         reason = Finding(f"metric {metric.name!r} holds no answers on the side of the {side}", Cause.NO_BASELINE)
-        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
+        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,))
 
     exact = metric.contract.get("batch_invariant") is True
     found = quality.compare(base, now, tolerance=metric.tolerance, exact=exact)
     return replace(
         judgement,
         verdict=Verdict.WRONG_RESULT if found.wrong else Verdict.PASS,
-        base=level_of(session_logs(stored), metric),
+        numbers=replace(judgement.numbers, base=level_of(session_logs(stored), metric)),
         reasons=(Finding(found.wrong, Cause.WRONG_ANSWERS),) if found.wrong else (),
         notes=(Finding(found.note), *judgement.notes),
-        advice=advice.other_answers() if found.wrong else (),
     )
 
 
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
     metric = measurement.metric
-    alpha = POCOCK_ALPHA[judgement.looks]
+    alpha = POCOCK_ALPHA[judgement.basis.looks]
     sessions = session_logs(stored)
     peers = [
         session_logs(other)
@@ -214,21 +258,17 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     ]
     comparison = compare(worse_logs(measurement.values, metric.better), sessions, peers, metric.kind, alpha)
     outcome = decide(comparison, metric.tolerance)
+    noise = math.sqrt(comparison.noise.session.value)
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=level_of(sessions, metric),
-        change=math.expm1(comparison.change),
-        lo=math.expm1(comparison.lo),
-        hi=math.expm1(comparison.hi),
-        confidence=1 - alpha,
-        sessions=len(sessions),
-        session_noise=math.sqrt(comparison.noise.session.value),
+        basis=replace(judgement.basis, sessions=len(sessions), session_noise=noise),
+        numbers=judgement.numbers.compared(level_of(sessions, metric), comparison, alpha, None),
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
             *judgement.notes,
         ),
-        advice=advice.compared(outcome, comparison, metric.tolerance, judgement.changed),
+        settlement=settle(comparison, metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
 
 
@@ -276,8 +316,8 @@ def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> 
     if "published" not in (stored.level, level):
         base, new = {**base, "level": stored.level}, {**new, "level": level}
 
-    for field in sorted({*base, *new}):
-        difference = Difference(field, base.get(field, ABSENT), new.get(field, ABSENT), declarable=False)
+    for name in sorted({*base, *new}):
+        difference = Difference(name, base.get(name, ABSENT), new.get(name, ABSENT), declarable=False)
         unknown = ABSENT in (difference.base, difference.new) and is_swap(difference)
         if difference.base != difference.new and not unknown:
             yield difference

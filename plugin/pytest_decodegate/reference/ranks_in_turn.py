@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DecodegateError
 from ..gate.pairs import Contrast, judge_pairs, planned_looks
+from ..gate.result import Stacks
 from ..gate.text.quantity import format_value
 from ..gate.verdict import Judgement, Verdict, geometric_mean
 from ..machine.provenance import differences, undeclared
@@ -18,8 +19,8 @@ from ..machine.stack import agree, probe, variables
 from ..measure.gang_source import GangSource
 from ..measure.paired_source import PairBench, PairSource, SideName, StackFailed, blamed
 from ..metric import Metric, Replicate
-from ..report import events
 from ..settings.stack import Loaded, Stack, declared, describe, variable_differences, without_effect
+from . import outcomes
 from .attached import AttachedServers
 from .side import Half
 from .unreached import Measured, unreached
@@ -93,10 +94,10 @@ class Against:
         """Write down a perf test that says more than its verdicts: skipped, or failed although all verdicts pass."""
         self._begun.add(report.nodeid)
         if report.skipped:
-            self._suite.write_event("skipped", events.skipped(report))
+            self._suite.announce(outcomes.skipped(report))
         elif report.failed and passing:
             failure = self.failures.pop(report.nodeid, None)
-            self._suite.write_event("failed", events.failed(report, failure, advisory=advisory))
+            self._suite.announce(outcomes.failed(report, failure, advisory=advisory))
 
     def end(self, exit_status: int) -> None:
         """Write down that the run came to its end."""
@@ -105,7 +106,7 @@ class Against:
 
         left_out = self._suite.selected - len(self._begun)
         seconds = time.monotonic() - self._started
-        self._suite.write_event("end", events.end(exit_status, self._suite.problem, left_out, seconds))
+        self._suite.announce(outcomes.ended(exit_status, self._suite.problem, left_out, seconds))
 
     def unreached(self) -> str | None:
         """Which slowdown of a stack reached none of the metrics; None too if some tests were never begun."""
@@ -285,7 +286,8 @@ class Against:
         self._write_stacks(contrast)
 
     def _write_stacks(self, contrast: Contrast) -> None:
-        self._suite.write_event("stacks", events.stacks(self.stacks, self._suite.machine_class, contrast))
+        base, candidate = map(str, self.stacks)
+        self._suite.announce(Stacks(base, candidate, self._suite.machine_class, contrast))
 
     def _loaded(self, bench: Bench, names: list[str]) -> Loaded:
         gang = bench.gangs(1)[0]

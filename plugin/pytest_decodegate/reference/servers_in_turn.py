@@ -102,7 +102,8 @@ class Sandwich:
             if judgement.verdict is not Verdict.INCONCLUSIVE:
                 break
 
-        note = f"{judgement.replicates} pairs of {_PAIRED[self._servers.level]} in {(clock() - started) / 60:.0f} min"
+        pairs, minutes = judgement.basis.replicates, (clock() - started) / 60
+        note = f"{pairs} pairs of {_PAIRED[self._servers.level]} in {minutes:.0f} min"
         return replace(
             judgement, notes=(Finding(f"{note}{_resolved(judgement)}"), *self._servers.notes, *judgement.notes)
         )
@@ -165,8 +166,9 @@ class Sandwich:
 
 def _resolved(judgement: Judgement) -> str:
     """What change could have been seen with so many pairs."""
-    if judgement.lo is None or judgement.hi is None:
+    lo, hi = judgement.numbers.lo, judgement.numbers.hi
+    if lo is None or hi is None:
         return ""
 
-    seen = surely_found(judgement.metric.tolerance, judgement.lo, judgement.hi)
+    seen = surely_found(judgement.metric.tolerance, lo, hi)
     return f"; a slowdown of {format_percent(seen, signed=False)} would have been found"

@@ -12,12 +12,12 @@ import pytest
 from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
+from ..gate.result import Result
 from ..gate.text.explain import explain
-from ..gate.verdict import Judgement, Verdict, judge
+from ..gate.verdict import Basis, Judgement, Verdict, judge
 from ..measure.sampling import Plan
 from ..metric import Json, Level, Measurement, Metric, Replicate
 from ..report.rates import rates
-from ..report.result import Result
 from ..settings.options import marker_advisory, marker_tolerance
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Perf:
             return None
 
         sick = tuple(Finding(reason, Cause.SICK_GPU, reason) for reason in reasons)
-        judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=sick)
+        judgement = Judgement(self._with_band(metric), Verdict.INVALID, Basis(level), reasons=sick)
         return self._conclude(judgement, None, ())
 
     def _skip_if_impossible(self, world_size: int) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from .launches import Launches
 
 if TYPE_CHECKING:
     from ..gang.controller import GangOptions
+    from ..gate.result import Result
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
     from ..measure.bench import Bench
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from ..measure.sampling import Plan
     from ..measure.window import Load
     from ..measure.window_source import WindowSource
-    from ..metric import Json
     from ..reference.canary import Answers
     from ..reference.ranks_in_turn import Against
     from ..reference.stored import Recorder
-    from ..report.result import Result
     from ..serving.server import Server
     from ..settings.options import Settings
     from ..settings.stack import Stack
@@ -57,7 +55,7 @@ class Suite:
         self.debugging = False
         self.selected = 0
         self.results: list[Result] = []
-        self.launches = Launches(self.write_event)
+        self.launches = Launches(self.announce)
         self._benches: dict[int, Bench] = {}
         self._measured: dict[str, str] = {}
         self.problem: str | None = None
@@ -284,20 +282,15 @@ class Suite:
         from ..report import lines
 
         self.results.append(result)
-        self.progress.say(lines.told(result))
+        self.progress.say(lines.verdict_line(result))
         item.user_properties.extend(lines.properties(result))
-        self._append(lines.json_line(result, self.session_id))
-        if result.judgement.level == "gang" and (gangs := self.tenancy.tenant) is not None:
+        self.announce(result)
+        if result.judgement.basis.level == "gang" and (gangs := self.tenancy.tenant) is not None:
             self.launches.judged(getattr(gangs, "world_size", 0))  # what is not known was not launched
 
-    def write_event(self, event: str, fields: Mapping[str, Json]) -> None:
-        """Write what is no verdict to the report, for whoever must know all of a run on two stacks."""
-        self._append(json.dumps({"session": self.session_id, "event": event, **fields}, allow_nan=False))
-
-    def _append(self, line: str) -> None:
-        if self.settings.report is not None:
-            with self.settings.report.open("a") as report:
-                report.write(line + "\n")
+    def announce(self, outcome: object) -> None:
+        """Hand an outcome to whoever takes it: the JSON report, a command that started this run, other plugins."""
+        self.config.hook.pytest_decodegate_outcome(outcome=outcome)
 
     def folder(self, name: str) -> Path:
         """A fresh folder under pytest's own temporary folder, kept for as many runs as pytest keeps."""
