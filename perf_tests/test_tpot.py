@@ -2,9 +2,9 @@
 
 import pytest
 
+from pytest_decodegate.gate.result import Result
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Metric
-from pytest_decodegate.report.result import Result
 from pytest_decodegate.serving.server import Server
 from pytest_decodegate.session.perf import Perf
 from pytest_decodegate.workloads.kimi import KIMI_K25

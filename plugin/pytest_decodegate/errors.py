@@ -9,13 +9,58 @@ DecodegateError
 └── ServerError   the inference server did not start, died, or broke the protocol
 """
 
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .cause import Cause, Finding
+
 
 class DecodegateError(Exception):
-    """Base of every error that decodegate raises on purpose."""
+    """Base of every error that decodegate raises on purpose.
+
+    cause: what is behind it. about: what tells it from other errors of that cause, the whole text unless it is known
+    better. why: a line that says why where the first line of the text does not, such as an exception of a log.
+    repeats: the error that this one only says again; it is then the same failure.
+    """
+
+    usual: ClassVar[Cause] = Cause.EXCEPTION
+
+    def __init__(
+        self,
+        text: object = "",
+        *,
+        cause: Cause | None = None,
+        about: str = "",
+        why: str = "",
+        repeats: DecodegateError | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.cause: Cause = repeats.cause if repeats else cause or self.usual
+        self.about: str = repeats.about if repeats else about or str(text)
+        self._why = why
+        self._repeats = repeats
+
+    @property
+    def brief(self) -> str:
+        """Kind, first line and reason, in one line."""
+        if self._repeats:
+            return self._repeats.brief
+
+        head = next((line.strip() for line in str(self).splitlines() if line.strip()), "")
+        reason = f": {self._why}" if self._why and self._why not in head else ""
+        return f"{type(self).__name__}: {head.removesuffix(':') if reason else head}{reason}"
+
+    @property
+    def finding(self) -> Finding:
+        """What a report says of it: kind and text, with the cause."""
+        return Finding(f"{type(self).__name__}: {self}", self.cause, self.about, self.brief)
 
 
 class BadInput(DecodegateError):
     """The user gave something unusable; the message names it and says what to do."""
+
+    usual = Cause.BAD_INPUT
 
 
 class GangError(DecodegateError):
@@ -29,10 +74,16 @@ class RankRaised(GangError):
 class RankDied(GangError):
     """A rank, or the torchrun above it, ended without answering."""
 
+    usual = Cause.CRASH
+
 
 class RankHung(GangError):
     """A rank stayed silent past its deadline; the message holds its last stack."""
 
+    usual = Cause.HANG
+
 
 class ServerError(DecodegateError):
     """The inference server failed; the message quotes the end of its log."""
+
+    usual = Cause.SERVER

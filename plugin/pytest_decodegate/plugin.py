@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .fixtures import gpus, perf, server, torchrun, world_size
+from .session import hookspecs
 from .settings import options
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ EXTENDED = pytest.StashKey[int]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the command line and the ini file."""
     options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Let programs and other plugins give stacks and take outcomes."""
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +55,10 @@ def _activate(config: pytest.Config) -> PerfSession:
 
     if not config.pluginmanager.has_plugin("decodegate-session"):
         config.pluginmanager.register(SessionHooks(session), "decodegate-session")
+        if session.settings.report is not None:
+            from .report.lines import JsonLines
+
+            config.pluginmanager.register(JsonLines(session.settings.report, session.id))
 
     return session
 

@@ -13,23 +13,25 @@ MODULES = import_graph.modules()
 
 RANK_SIDE = [
     *(name for name in MODULES if name.startswith("workloads.")),
-    *("gang.worker", "gang.protocol", "process.guard", "machine.stack", "metric", "errors"),
+    *("gang.worker", "gang.protocol", "process.guard", "machine.stack", "metric", "errors", "cause"),
 ]
 
 # Each room may use those named and itself; single modules at the top are rooms of their own. Type-only imports count.
 MAY_USE = {
-    "errors": set(),
+    "cause": set(),
+    "errors": {"cause"},
     "metric": {"errors"},
     "process": set(),
-    "machine": {"metric", "errors"},
-    "gang": {"process", "errors"},
+    "machine": {"metric", "errors", "cause"},
+    "gang": {"process", "errors", "cause"},
     "workloads": {"gang", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},
     "importing": {"baseline", "machine", "metric", "errors"},
-    "gate": {"baseline", "machine", "metric", "errors"},
-    "compare": {"gate", "baseline", "machine", "metric", "errors"},
-    "client": {"metric", "errors"},
-    "serving": {"client", "process", "workloads", "metric", "errors"},
+    "gate": {"baseline", "machine", "metric", "errors", "cause"},
+    "report": {"compare", "gate", "baseline", "machine", "metric", "errors", "cause"},
+    "compare": {"gate", "baseline", "machine", "metric", "errors", "cause"},
+    "client": {"metric", "errors", "cause"},
+    "serving": {"client", "process", "workloads", "metric", "errors", "cause"},
 }
 
 
@@ -59,3 +61,9 @@ def test_a_room_uses_only_the_rooms_below_it(room: str) -> None:
 def test_the_pure_rooms_know_neither_pytest_nor_torch(room: str) -> None:
     names = {dotted.split(".")[0] for one in MODULES.values() if one.room == room for dotted in one.imports()}
     assert not names & {"pytest", "_pytest", "torch", "vllm", "pynvml"}
+
+
+def test_a_verdict_is_judged_without_the_words_that_are_made_of_it() -> None:
+    words = {"gate.text.advice", "gate.text.explain"}
+    users = {name for name, used in import_graph.graph(MODULES).items() if used & words}
+    assert not {name for name in users if name.startswith(("gate.", "reference.", "measure.", "compare."))} - words

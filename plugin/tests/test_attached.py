@@ -99,19 +99,20 @@ def test_two_servers_are_measured_in_turn(
     )
     assert result.ret == 1, result.stdout.str()
     found = json.loads((pytester.path / "answer.json").read_text())
-    rows = {row["name"]: row for row in found["metrics"]}
-    assert {name: (row["verdict"], row["level"]) for name, row in rows.items()} == {
+    rows = {row["metric"]: row for row in found["metrics"]}
+    assert {name: (row["verdict"], row.get("level")) for name, row in rows.items()} == {
         "same": ("PASS", "window"),
         "slow": ("REGRESSED", "window"),
-        "dead": ("ERROR", ""),
+        "dead": ("ERROR", None),
     }
-    assert found["stacks"]["differences"] == ["vllm: 0.25.1 -> 0.26.0"]
+    assert found["stacks"]["differences"] == [{"field": "vllm", "base": "0.25.1", "new": "0.26.0"}]
     assert found["stacks"]["undeclared"] == []
-    assert rows["same"]["notes"][0].startswith("4 pairs of windows in ")
-    assert NOT_RESTARTED in rows["same"]["notes"]
+    notes = [note["text"] for note in rows["same"]["notes"]]
+    assert notes[0].startswith("4 pairs of windows in ")
+    assert NOT_RESTARTED in notes
     assert {tuple(cause["names"]): cause["blocks"] for cause in found["causes"]} == {("slow",): True, ("dead",): True}
     assert rows["dead"]["side"] == "candidate"
-    assert "HTTP 503" in rows["dead"]["reasons"][0]
+    assert "HTTP 503" in rows["dead"]["error"]["text"]
     assert rows["dead"]["base"] > STEP_SECONDS / 2
     result.stdout.fnmatch_lines(["skipped: *test_kernel: both stacks are attached servers*", "answer: NO-GO"])
     assert "sk-1" not in result.stdout.str()

@@ -213,12 +213,12 @@ def test_an_accepted_level_gates_and_the_old_one_stays_as_history(root: Path, de
 
     assert said == f"{path}: accepted the level of gemm since s3\n"
     judgement = judge(run, store.select(H200, run_of(), (), "gemm"))
-    assert (judgement.verdict, judgement.sessions) == (Verdict.PASS, 1)
+    assert (judgement.verdict, judgement.basis.sessions) == (Verdict.PASS, 1)
     assert ids(path) == ["s1", "s2", "s3"]
     assert "1 of 3" in decodegate()
 
     store.record(run_of(), H200, "stack", run, "s4")
-    assert judge(run, store.select(H200, run_of(), (), "gemm")).sessions == 2
+    assert judge(run, store.select(H200, run_of(), (), "gemm")).basis.sessions == 2
 
 
 def test_accept_can_name_where_the_level_began(root: Path, decodegate: Run) -> None:

@@ -16,6 +16,7 @@ from pytest_decodegate.baseline.schema import Baseline
 from pytest_decodegate.compare.pairs import Compared, Pair, compare_baselines, compare_groups
 from pytest_decodegate.compare.sides import Side
 from pytest_decodegate.compare.standing import Terms
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.verdict import Verdict
 from pytest_decodegate.machine.provenance import parse_declared
 from pytest_decodegate.metric import Json, Metric
@@ -62,11 +63,11 @@ def test_the_change_is_folded_so_that_plus_is_worse() -> None:
     moe, rate = pair(BASE, baseline(stored(MOE, 42e-6), stored(RATE, 76.0))).judgements
 
     for judgement, expected in ((moe, 0.05), (rate, 80 / 76 - 1)):
-        assert judgement.change == pytest.approx(expected, abs=1e-6)
-        assert judgement.lo is not None
-        assert judgement.hi is not None
-        assert judgement.lo < expected < judgement.hi
-    assert [rate.base, rate.measured] == pytest.approx([80.0, 76.0], rel=1e-3)
+        assert judgement.numbers.change == pytest.approx(expected, abs=1e-6)
+        assert judgement.numbers.lo is not None
+        assert judgement.numbers.hi is not None
+        assert judgement.numbers.lo < expected < judgement.numbers.hi
+    assert [rate.numbers.base, rate.numbers.measured] == pytest.approx([80.0, 76.0], rel=1e-3)
 
 
 def test_sessions_on_both_sides_narrow_the_interval() -> None:
@@ -74,10 +75,10 @@ def test_sessions_on_both_sides_narrow_the_interval() -> None:
         (judgement,) = pair(
             baseline(stored(MOE, 40e-6, sessions=base)), baseline(stored(MOE, 40e-6, sessions=new))
         ).judgements
-        assert (judgement.sessions, judgement.new_sessions) == (base, new)
-        assert judgement.lo is not None
-        assert judgement.hi is not None
-        return judgement.hi - judgement.lo
+        assert (judgement.basis.sessions, judgement.basis.new_sessions) == (base, new)
+        assert judgement.numbers.lo is not None
+        assert judgement.numbers.hi is not None
+        return judgement.numbers.hi - judgement.numbers.lo
 
     assert width(1, 1) > width(5, 1) == pytest.approx(width(1, 5))
     assert width(5, 1) > width(5, 5)
@@ -88,7 +89,7 @@ def test_noise_makes_it_inconclusive_and_says_how_many_sessions_settle_it() -> N
 
     assert compared.status == 2
     assert verdicts(compared.pairs[0])[MOE.name] == "INCONCLUSIVE"
-    assert "sessions on each side would have settled it" in " ".join(compared.pairs[0].judgements[0].advice)
+    assert "sessions on each side would have settled it" in " ".join(advice(compared.pairs[0].judgements[0]))
 
 
 def test_an_undeclared_change_confounds_but_shows_its_numbers() -> None:
@@ -96,9 +97,9 @@ def test_an_undeclared_change_confounds_but_shows_its_numbers() -> None:
     judgement = pair(BASE, new, "driver").judgements[0]
 
     assert judgement.verdict is Verdict.CONFOUNDED
-    assert judgement.change == pytest.approx(0.1, abs=1e-6)
+    assert judgement.numbers.change == pytest.approx(0.1, abs=1e-6)
     assert judgement.reasons == ("nccl: 2.28.3 -> 2.28.9",)
-    assert judgement.advice == ("if that is the change under test, declare it: --change nccl",)
+    assert advice(judgement) == ("if that is the change under test, declare it: --change nccl",)
     assert one_pair(BASE, new, "driver").status == 2
     assert pair(BASE, new, "driver,nccl").judgements[0].verdict is Verdict.REGRESSED
 
@@ -142,9 +143,9 @@ def test_another_measurement_is_refused_and_says_why(new: Baseline, field: str) 
     (refused,) = pair(BASE, new).judgements
 
     assert refused.verdict is Verdict.CONFOUNDED
-    assert (refused.change, refused.lo, refused.base) == (None, None, None)
+    assert (refused.numbers.change, refused.numbers.lo, refused.numbers.base) == (None, None, None)
     assert refused.reasons[0].startswith(f"{field}: ")
-    assert f"--allow {field}" in refused.advice[0]
+    assert f"--allow {field}" in advice(refused)[0]
 
     allowed = pair(BASE, new, allow=[field])
     assert verdicts(allowed) == {MOE.name: "REGRESSED"}
@@ -155,7 +156,7 @@ def test_units_are_never_mixed() -> None:
     (judgement,) = pair(BASE, baseline(stored(replace(MOE, unit="B/s"), 1e9)), allow=["unit"]).judgements
 
     assert judgement.verdict is Verdict.CONFOUNDED
-    assert "--allow" not in judgement.advice[0]
+    assert "--allow" not in advice(judgement)[0]
 
 
 def test_metrics_of_one_side_are_listed_and_fail() -> None:
@@ -199,7 +200,7 @@ def test_a_published_side_is_compared_by_its_band_alone() -> None:
 
     assert verdicts(there) == {MOE.name: "REGRESSED"}
     assert verdicts(back) == {MOE.name: "IMPROVED"}
-    assert there.judgements[0].lo is None
+    assert there.judgements[0].numbers.lo is None
     assert {one.standing for one in there.found} == {"not published"}
 
 
@@ -234,12 +235,12 @@ def test_swapping_the_files_turns_the_change(values: list[float], factors: list[
     new = baseline(*(stored(one, value, factors=factors) for one, value in zip(metrics, values, strict=True)))
 
     for there, back in zip(pair(old, new).judgements, pair(new, old).judgements, strict=True):
-        assert there.change is not None
-        assert back.change is not None
-        assert there.lo is not None
-        assert back.hi is not None
-        assert (1 + there.change) * (1 + back.change) == pytest.approx(1)
-        assert (1 + there.lo) * (1 + back.hi) == pytest.approx(1)
+        assert there.numbers.change is not None
+        assert back.numbers.change is not None
+        assert there.numbers.lo is not None
+        assert back.numbers.hi is not None
+        assert (1 + there.numbers.change) * (1 + back.numbers.change) == pytest.approx(1)
+        assert (1 + there.numbers.lo) * (1 + back.numbers.hi) == pytest.approx(1)
 
 
 def test_differences_of_all_gpus_are_one_line() -> None:
@@ -313,11 +314,11 @@ def test_json_says_everything_in_native_units() -> None:
         {"field": "nccl", "standing": "undeclared", "reference": "2.28.3", "new": "2.28.9"},
     ]
     moe, rate = found["metrics"]
-    assert (moe["name"], moe["verdict"], moe["unit"], moe["better"]) == (MOE.name, "CONFOUNDED", "s", "lower")
+    assert (moe["metric"], moe["verdict"], moe["unit"], moe["better"]) == (MOE.name, "CONFOUNDED", "s", "lower")
     assert moe["change"] == pytest.approx(0.05, abs=1e-6)
     assert moe["changed"] == ["driver: 575.57 -> 580.95 (declared)"]
     assert moe["p_worse"] < 0.001
-    assert rate["new"] == pytest.approx(80.0, rel=1e-3)
+    assert rate["measured"] == pytest.approx(80.0, rel=1e-3)
 
 
 EVIL = "</td><script>alert(1)</script>|`x`[a](b)\x1b[31m\u202e\n# title"

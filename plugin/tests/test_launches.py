@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pytest_decodegate.metric import Json
-from pytest_decodegate.session.launches import Launches
+from pytest_decodegate.session.launches import Launch, Launches
 
 
 class Session:
-    """A clock that stands until it is moved, and the events that were written."""
+    """A clock that stands until it is moved, and the launches that were announced."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.events: list[tuple[str, Mapping[str, Json]]] = []
-        self.launches = Launches(lambda name, fields: self.events.append((name, fields)), lambda: self.now)
+        self.announced: list[Launch] = []
+        self.launches = Launches(self.announced.append, lambda: self.now)
 
     def launch(self, world_size: int, gangs: int, seconds: float) -> None:
         self.now += seconds
@@ -24,13 +21,12 @@ class Session:
 def test_a_launch_is_told_once_from_the_asking_to_the_first_verdict() -> None:
     session = Session()
     session.launch(8, 5, 14.0)
-    assert session.events == []
+    assert session.announced == []
     for _ in range(3):
         session.now += 46.0
         session.launches.judged(8)
 
-    fields = {"world_size": 8, "gangs": 5, "ranks": 40, "ready_seconds": 14.0, "verdict_seconds": 60.0}
-    assert session.events == [("launch", fields)]
+    assert session.announced == [Launch(world_size=8, gangs=5, ready_seconds=14.0, verdict_seconds=60.0)]
     assert session.launches.lines() == ["launch of 5 x 8 ranks: ready after 14.0 s, the first verdict after 60.0 s"]
 
 
@@ -41,8 +37,7 @@ def test_the_largest_launch_before_the_verdict_counts_and_none_after_it() -> Non
     session.launches.judged(2)
     session.launch(2, 10, 10.0)
     session.launches.judged(2)
-    ((_, fields),) = session.events
-    assert (fields["gangs"], fields["ready_seconds"], fields["verdict_seconds"]) == (4, 4.0, 6.0)
+    assert session.announced == [Launch(2, 4, 4.0, 6.0)]
 
 
 def test_world_sizes_are_told_apart_and_by_size() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.pairs import (
     FIRST_PAIRS,
     MOST_PAIRS,
@@ -28,6 +29,7 @@ from pytest_decodegate.gate.pairs import (
 )
 from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, decide
 from pytest_decodegate.gate.stats.student import t_upper_tail
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.provenance import Difference
@@ -206,19 +208,19 @@ def test_the_pairs_that_settle_settle(differences: list[float], tolerance: float
 def test_times_decide(factor: float, verdict: Verdict) -> None:
     judgement = judged(times(factor), contrast=Contrast((NCCL,)))
     assert judgement.verdict is verdict
-    assert (judgement.replicates, judgement.looks, judgement.paired) == (6, 3, True)
+    assert (judgement.basis.replicates, judgement.basis.looks, judgement.basis.reference) == (6, 3, "stack")
     assert judgement.changed == ("nccl: 2.28.3 -> 2.28.9",)
-    assert judgement.change == pytest.approx(factor * 1.0003 - 1, abs=1e-4)
-    assert judgement.lo is not None
-    assert judgement.hi is not None
-    assert judgement.lo < factor * 1.0003 - 1 < judgement.hi
+    assert judgement.numbers.change == pytest.approx(factor * 1.0003 - 1, abs=1e-4)
+    assert judgement.numbers.lo is not None
+    assert judgement.numbers.hi is not None
+    assert judgement.numbers.lo < factor * 1.0003 - 1 < judgement.numbers.hi
 
 
 def test_noise_that_hides_the_answer_is_inconclusive_and_says_what_would_help() -> None:
     noisy = side(*(1e-5 * factor for factor in (0.97, 1.03, 0.98, 1.04, 1.0, 1.01)))
     judgement = judged(noisy)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    more, band = judgement.advice
+    more, band = advice(judgement)
     assert "one pair scatters by 2.7 %" in more
     assert "--perf-max-replicates" in more
     assert "would have passed" in band
@@ -227,7 +229,7 @@ def test_noise_that_hides_the_answer_is_inconclusive_and_says_what_would_help() 
 def test_noise_that_no_number_of_pairs_beats_is_said() -> None:
     values = (1e-5 * (1.0199 + 0.03 * (-1) ** n) for n in range(6))
     judgement = judged(side(*values), base=side(*([1e-5] * 6)))
-    assert "not even 100 pairs" in judgement.advice[0]
+    assert "not even 100 pairs" in advice(judgement)[0]
 
 
 def test_wrong_numbers_of_the_candidate_win_over_everything() -> None:
@@ -250,7 +252,7 @@ def test_a_stack_that_was_not_used_is_invalid_however_it_was_timed() -> None:
 
 
 def test_a_broken_rule_names_its_side() -> None:
-    judgement = judged(replace(times(1.0), broken=("throttled",)), base=side(1e-5))
+    judgement = judged(replace(times(1.0), broken=(Finding("throttled", Cause.THROTTLING),)), base=side(1e-5))
     assert judgement.verdict is Verdict.INVALID
     assert judgement.reasons[0].startswith("base: 1 replicate(s) measured")
     assert judgement.reasons[1:] == ("candidate: throttled",)
@@ -295,7 +297,7 @@ def test_another_contract_confounds_but_another_kernel_of_a_declared_change_is_a
 def test_another_kernel_confounds_where_nothing_was_declared() -> None:
     judgement = judged(ran("humming"), base=ran("marlin"))
     assert (judgement.verdict, judgement.reasons) == (Verdict.CONFOUNDED, (UNCAUSED, *SWAPPED))
-    assert judgement.change is None
+    assert judgement.numbers.change is None
     assert judged(ran("marlin"), base=ran("marlin")).verdict is Verdict.PASS
     told = judged(ran("humming"), base=ran("marlin"), contrast=Contrast((NCCL,), (NCCL,)))
     assert told.reasons == ("nccl: 2.28.3 -> 2.28.9",)

@@ -140,7 +140,7 @@ def test_what_the_base_has_measured_is_kept_when_the_candidate_dies_between_turn
 
     assert raised.value.side == "candidate"
     assert [one.value for one in raised.value.base] == [3.0]  # b1's turn had not come
-    assert isinstance(raised.value.cause, RankDied)
+    assert isinstance(raised.value.error, RankDied)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

@@ -59,7 +59,7 @@ def test_a_run_without_perf_tests_loads_options_and_fixtures_and_nothing_else(py
     )
     pytester.makepyfile("def test_other(): pass")
     result = pytester.runpytest_subprocess()
-    result.stdout.fnmatch_lines(["ours: fixtures plugin settings settings.options"])
+    result.stdout.fnmatch_lines(["ours: fixtures plugin session session.hookspecs settings settings.options"])
 
 
 def test_plain_pytest_deselects_perf_tests_and_says_how_to_run_them(pytester: pytest.Pytester) -> None:

@@ -86,9 +86,14 @@ def test_the_band_alone_decides(seconds: float, verdict: Verdict) -> None:
     judgement = judged(seconds)
 
     assert judgement.verdict == verdict
-    assert judgement.change == pytest.approx(seconds / 12.1e-3 - 1, abs=1e-3)
-    assert (judgement.lo, judgement.hi, judgement.confidence, judgement.session_noise) == (None,) * 4
-    assert judgement.sessions == 0
+    assert judgement.numbers.change == pytest.approx(seconds / 12.1e-3 - 1, abs=1e-3)
+    assert (
+        judgement.numbers.lo,
+        judgement.numbers.hi,
+        judgement.numbers.confidence,
+        judgement.basis.session_noise,
+    ) == (None,) * 4
+    assert judgement.basis.sessions == 0
 
 
 def test_the_text_says_that_there_is_no_interval_and_what_was_not_compared() -> None:

@@ -5,40 +5,44 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.gate.result import Result
+from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
-from pytest_decodegate.report.result import Result
+from pytest_decodegate.report.table import table
 from pytest_decodegate.session.launches import Launches
 
-COMPARED: dict[str, Any] = {"base": 70e-6, "change": 0.114, "lo": 0.09, "hi": 0.14, "confidence": 0.95, "sessions": 5}
+MEASURED = Numbers(78e-6)
+COMPARED = Numbers(78e-6, 70e-6, 0.114, 0.09, 0.14, 0.95)
 
 
-def result(verdict: Verdict, recorded: Path | None = None, **more: Any) -> Result:
+def result(
+    verdict: Verdict, recorded: Path | None = None, numbers: Numbers = MEASURED, reasons: tuple[Finding, ...] = ()
+) -> Result:
     metric = Metric.of("allreduce[world=8]", "collective")
-    judgement = Judgement(metric, verdict, "gang", 5, 78e-6, **more)
+    judgement = Judgement(metric, verdict, Basis("gang", 5, sessions=5), numbers, reasons)
     return Result("perf_tests/test_allreduce.py::test", judgement, recorded)
 
 
 def test_the_line_of_a_regression_says_how_much_and_how_sure() -> None:
-    said = lines.told(result(Verdict.REGRESSED, **COMPARED))
+    said = lines.verdict_line(result(Verdict.REGRESSED, numbers=COMPARED))
     assert said.startswith("allreduce[world=8]: REGRESSED: ")
     assert "+11.4 % [+9.0 %, +14.0 %]" in said
 
 
 def test_the_line_of_a_recording_names_the_file() -> None:
-    said = lines.told(result(Verdict.NO_BASELINE, recorded=Path("baselines/x/0001_a.json")))
+    said = lines.verdict_line(result(Verdict.NO_BASELINE, recorded=Path("baselines/x/0001_a.json")))
     assert said.endswith("; recorded in 0001_a.json")
 
 
 def test_row_of_a_comparison() -> None:
-    assert terminal.row(result(Verdict.REGRESSED, **COMPARED)) == (
+    assert terminal.row(result(Verdict.REGRESSED, numbers=COMPARED)) == (
         "allreduce[world=8]",
         "REGRESSED",
         "78.0 us",
@@ -61,13 +65,13 @@ def test_recorded_results_pass_and_others_by_their_verdict(verdict: Verdict) -> 
 
 
 def test_counts_name_what_failed() -> None:
-    said = terminal.counts([result(Verdict.PASS, **COMPARED), result(Verdict.REGRESSED, **COMPARED)])
+    said = terminal.counts([result(Verdict.PASS, numbers=COMPARED), result(Verdict.REGRESSED, numbers=COMPARED)])
     assert said == "perf: 1 PASS, 1 REGRESSED; failed: allreduce[world=8]"
 
 
 @given(st.lists(st.tuples(*[st.text("ab ", max_size=9)] * 3), min_size=1))
 def test_columns_line_up(rows: list[tuple[str, ...]]) -> None:
-    drawn = terminal.table(rows)
+    drawn = table(rows)
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for line, row in zip(drawn, rows, strict=True):
         assert line.ljust(sum(widths) + 4)[widths[0] + 2 :].startswith(row[1])
@@ -77,14 +81,14 @@ def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
     def collective(world_size: int, seconds: float, verdict: Verdict = Verdict.PASS) -> Result:
         contract: dict[str, Json] = {"collective": "allreduce", "bytes": 14_336, "world_size": world_size}
         metric = Metric(f"allreduce_graph[world={world_size}]", "s", "collective", 0.05, contract)
-        return Result("test", Judgement(metric, verdict, "gang", 5, seconds), None)
+        return Result("test", Judgement(metric, verdict, Basis("gang", 5), Numbers(seconds)))
 
     launches = Launches(lambda *_: None)
     launches.ready(4, 5, 9.0)
     invalid = collective(8, 5e-3, Verdict.INVALID)
     served = replace(invalid, rates={"client_error": 0.0004})
     results = [collective(2, 7.3e-6), invalid, collective(4, 9.7e-6), served]
-    summary = terminal.Summary(results, None, "cpu", launches.lines())
+    summary = terminal.Summary(results, "cpu", launches=launches.lines())
     told = list(terminal._beside(summary, verbose=True))
     assert told[0] == "collectives against the world size:"
     assert told[-2].startswith("the client reads a known TPOT up to +0.04 % off")
@@ -93,7 +97,9 @@ def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
 
 
 def test_json_line_is_strict_and_complete() -> None:
-    line = lines.json_line(result(Verdict.REGRESSED, reasons=("why",), **COMPARED), "session-1")
+    line = lines.json_line(
+        result(Verdict.REGRESSED, reasons=(Finding("why", Cause.DRIFT, "it"),), numbers=COMPARED), "session-1"
+    )
     assert "\n" not in line
     told = json.loads(line)
     assert (told["session"], told["verdict"], told["better"], told["change"]) == (
@@ -102,7 +108,7 @@ def test_json_line_is_strict_and_complete() -> None:
         "lower",
         0.114,
     )
-    assert told["reasons"] == ["why"]
+    assert told["reasons"] == [{"cause": "drift", "about": "it", "text": "why"}]
     assert told["passes"] is False
 
 

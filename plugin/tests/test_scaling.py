@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_decodegate.gate.evidence.bandwidth import CROSSINGS
 from pytest_decodegate.metric import Json
-from pytest_decodegate.report.scaling import curves, told
+from pytest_decodegate.report.scaling import curves, scaling_table
 
 Measured = tuple[str, Mapping[str, Json], float]
 
@@ -61,7 +61,7 @@ def test_what_is_no_collective_is_left_out(change: dict[str, Json]) -> None:
 def test_the_table() -> None:
     pynccl = [measured("allreduce_pynccl_graph[{}]", *each) for each in [(2, 7.3e-6), (4, 9.7e-6), (8, 14.6e-6)]]
     custom = [measured("allreduce_custom_graph[{}]", *each) for each in [(4, 4.22e-6), (2, 3.96e-6)]]
-    assert list(told(curves([*pynccl, *custom]))) == [
+    assert list(scaling_table(curves([*pynccl, *custom]))) == [
         "collectives against the world size:",
         "  collective              world size  per call  of smallest  payload   algbw      busbw",
         "  allreduce_pynccl_graph  2           7.30 us   1.00x        14,336 B  1.96 GB/s  1.96 GB/s",
@@ -73,4 +73,4 @@ def test_the_table() -> None:
 
 
 def test_no_table_of_one_world_size() -> None:
-    assert list(told(curves([measured("allreduce_graph[{}]", 2, 7.3e-6)]))) == []
+    assert list(scaling_table(curves([measured("allreduce_graph[{}]", 2, 7.3e-6)]))) == []

@@ -6,24 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from judged import changed, result
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import selftest as command
-from pytest_decodegate.gate.decision import Row
+from pytest_decodegate.errors import RankDied
+from pytest_decodegate.gate.result import Failed, Result
 from pytest_decodegate.gate.selftest import Found, Trial, findings, proven, resolved
 from pytest_decodegate.report.upgrade import Run
 from pytest_decodegate.settings.stack import Stack
 
-KERNEL = Row("gemm", "PASS", kind="kernel", level="gang", change=0.0, lo=-0.004, hi=0.004, tolerance=0.02)
-COLLECTIVE = replace(KERNEL, name="allreduce", kind="collective", lo=-0.02, hi=0.02, tolerance=0.05)
-TPOT = replace(KERNEL, name="tpot", kind="serving", level="server", tolerance=0.03)
-SLOWER = replace(KERNEL, verdict="REGRESSED")
-OPEN = replace(KERNEL, verdict="INCONCLUSIVE")
-CRASHED = Row("allreduce", "ERROR", reasons=("RankDied: rank 0 died\n...",))
+KERNEL = result("gemm", "PASS", change=0.0, lo=-0.004, hi=0.004)
+COLLECTIVE = result("allreduce", "PASS", kind="collective", tolerance=0.05, change=0.0, lo=-0.02, hi=0.02)
+TPOT = result("tpot", "PASS", kind="serving", level="server", tolerance=0.03, change=0.0, lo=-0.004, hi=0.004)
+SLOWER = changed(KERNEL, verdict="REGRESSED")
+OPEN = changed(KERNEL, verdict="INCONCLUSIVE")
+CRASHED = Failed("allreduce", RankDied("rank 0 died\n...").finding)
 
 
-def found(slowdown: float, *rows: Row) -> list[Found]:
-    return list(findings([Trial(slowdown, None, rows)]))
+def found(slowdown: float, *outcomes: Result | Failed) -> list[Found]:
+    return list(findings([Trial(slowdown, None, outcomes)]))
 
 
 def test_each_kind_is_counted_by_itself() -> None:
@@ -45,7 +47,7 @@ def test_what_a_slowdown_does_not_reach_is_expected_to_pass() -> None:
 
 
 def test_a_slower_server_must_be_found_like_a_slower_kernel() -> None:
-    crashed = replace(CRASHED, name="tpot[c=8]")
+    crashed = replace(CRASHED, nodeid="tpot[c=8]")
     assert found(0.1, KERNEL, TPOT, crashed) == [
         Found("kernel", 0.1, None, 0, 1, 0, 0, "slower"),
         Found("serving", 0.1, None, 0, 1, 0, 0, "slower"),
@@ -61,12 +63,12 @@ def test_a_slower_server_must_be_found_like_a_slower_kernel() -> None:
         ((OPEN,), None, False),
         ((), None, False),
         ((KERNEL, CRASHED), None, False),
-        ((KERNEL, replace(KERNEL, verdict="INVALID")), None, False),
+        ((KERNEL, changed(KERNEL, verdict="INVALID")), None, False),
         ((KERNEL,), "pytest was interrupted", False),
     ],
 )
 def test_nothing_is_proven_by_what_was_not_judged(
-    rows: tuple[Row, ...], unfinished: str | None, expected: bool
+    rows: tuple[Result | Failed, ...], unfinished: str | None, expected: bool
 ) -> None:
     trials = [Trial(0.0, None, rows, unfinished)]
     assert proven(trials, list(findings(trials))) is expected
@@ -85,15 +87,15 @@ def test_nothing_is_proven_by_what_was_not_judged(
         (0.03, OPEN, "slower", 1),
     ],
 )
-def test_what_is_wrong_depends_on_the_band(slowdown: float, row: Row, expected: str, wrong: int) -> None:
+def test_what_is_wrong_depends_on_the_band(slowdown: float, row: Result, expected: str, wrong: int) -> None:
     (one,) = found(slowdown, row)
     assert (one.expected, one.wrong) == (expected, wrong)
 
 
 def test_what_would_be_found_is_the_band_and_the_noise() -> None:
-    trials = [Trial(0.0, None, (KERNEL, COLLECTIVE)), Trial(0.05, None, (replace(KERNEL, hi=9.0),))]
+    trials = [Trial(0.0, None, (KERNEL, COLLECTIVE)), Trial(0.05, None, (changed(KERNEL, hi=9.0),))]
     assert resolved(trials) == pytest.approx({"kernel": 0.024, "collective": 0.07})
-    assert resolved([Trial(0.0, None, (replace(KERNEL, lo=None),))]) == {}
+    assert resolved([Trial(0.0, None, (changed(KERNEL, lo=None),))]) == {}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
@@ -45,7 +46,7 @@ class Host:
     scatter: float = 0.001
     fails: tuple[str, int] = ("", 0)
     answers: dict[SideName, quality.Answer] = field(default_factory=lambda: {"base": SURE, "candidate": SURE})
-    broken: list[str] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)
     minutes: int = 0
@@ -83,7 +84,7 @@ class Host:
 def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() -> None:
     host = Host()
     judgement = host.judgement()
-    assert (judgement.verdict, judgement.replicates, judgement.level) == (Verdict.PASS, 6, "server")
+    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "server")
     assert host.starts == ["candidate", "base", "base", "candidate"] * 3
     assert judgement.notes[0].startswith("6 pairs of server starts in 12 min; a slowdown of 3.")
     assert judgement.notes[0].endswith("% would have been found")
@@ -91,9 +92,9 @@ def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() ->
 
 def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
     host = Host()
-    attached = replace(host.servers(), level="window", notes=("both servers ran before",))
+    attached = replace(host.servers(), level="window", notes=(Finding("both servers ran before"),))
     judgement = host.judgement(servers=attached)
-    assert (judgement.verdict, judgement.replicates, judgement.level) == (Verdict.PASS, 6, "window")
+    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "window")
     assert judgement.notes[0].startswith("6 pairs of windows in 12 min; a slowdown of 3.")
     assert judgement.notes[1:] == ("both servers ran before",)
 
@@ -112,7 +113,7 @@ def test_a_server_that_differs_is_found(slower: float, verdict: Verdict) -> None
 @pytest.mark.parametrize(("minutes", "pairs"), [(0.1, 2), (9, 4), (1000, 24)])
 def test_the_budget_decides_how_often_an_open_verdict_is_measured(minutes: float, pairs: int) -> None:
     judgement = Host(scatter=0.2).judgement(minutes)
-    assert (judgement.verdict, judgement.replicates) == (Verdict.INCONCLUSIVE, pairs)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, pairs)
 
 
 def test_each_stack_is_asked_once_and_before_it_is_timed() -> None:
@@ -130,7 +131,7 @@ def test_a_candidate_that_answers_otherwise_is_wrong_however_fast() -> None:
 
 
 def test_a_broken_window_ends_it_and_so_does_a_stack_that_was_not_used() -> None:
-    broken = Host(broken=["tokens are missing"])
+    broken = Host(broken=[Finding("tokens are missing", Cause.WINDOW)])
     assert broken.judgement().verdict is Verdict.INVALID
     assert len(broken.starts) == 2
     unused = Host()

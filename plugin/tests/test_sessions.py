@@ -59,7 +59,7 @@ def test_a_baseline_older_than_the_machine_is_confounded_until_it_is_recorded_ag
     record(store, run_of(*CARDS), "before")
 
     judgement = judge(measured(), store.select(H200, run, (), "gemm"))
-    assert (judgement.verdict, judgement.change) == (Verdict.CONFOUNDED, None)
+    assert (judgement.verdict, judgement.numbers.change) == (Verdict.CONFOUNDED, None)
     assert said in judgement.reasons
 
     record(store, run, "after")
@@ -72,10 +72,10 @@ def test_five_sessions_narrow_the_interval_as_the_model_says(store: Store) -> No
     for count, value in enumerate(values, start=1):
         record(store, run_of(), f"s{count}", measured(value))
         judgement = judge(measured(), store.select(H200, run_of(), (), "gemm"))
-        assert judgement.sessions == count
-        assert judgement.hi is not None
-        assert judgement.change is not None
-        widths.append(math.log1p(judgement.hi) - math.log1p(judgement.change))
+        assert judgement.basis.sessions == count
+        assert judgement.numbers.hi is not None
+        assert judgement.numbers.change is not None
+        widths.append(math.log1p(judgement.numbers.hi) - math.log1p(judgement.numbers.change))
 
     # The model, written down from facts and not from the code: all sessions have the spread of QUIET.
     n = len(QUIET)

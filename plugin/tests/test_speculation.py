@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stored import stored
 
 from pytest_decodegate.baseline.schema import Session, StoredMetric
-from pytest_decodegate.gate.evidence.speculation import lengths, notes
+from pytest_decodegate.gate.evidence.speculation import acceptance, lengths
 from pytest_decodegate.metric import Metric, Replicate
 
 TPOT = Metric("tpot[c=1]", "s", "serving", 0.03)
@@ -24,11 +24,11 @@ def baseline(*found: float | None) -> StoredMetric:
 
 
 def told(new: list[float | None], base: list[float | None], change: float) -> str:
-    return " | ".join(notes([replicate(one) for one in new], baseline(*base), change))
+    return " | ".join(acceptance([replicate(one) for one in new], baseline(*base), change))
 
 
 def test_without_speculation_nothing_is_said() -> None:
-    assert notes([replicate(None)], stored(TPOT, 0.01), 0.5) == ()
+    assert acceptance([replicate(None)], stored(TPOT, 0.01), 0.5) == ()
 
 
 def test_acceptance_moved_and_explains_the_change() -> None:

@@ -11,12 +11,12 @@ from pytest_decodegate.gate.evidence.stragglers import (
     LEAST_ROUNDS,
     Place,
     Straggler,
-    notes,
+    finding,
     placed,
     seated,
+    straggler_findings,
     stragglers,
     table,
-    told,
 )
 from pytest_decodegate.metric import Json
 
@@ -152,7 +152,7 @@ def place(host: str, local_rank: int, bus_id: str | None = None) -> dict[str, Js
 
 
 def test_the_sentence_names_the_place() -> None:
-    assert told(Straggler(3, 1.234), {"host": HERE, **SEEN}, HERE) == (
+    assert finding(Straggler(3, 1.234), {"host": HERE, **SEEN}, HERE) == (
         "STRAGGLER: rank 3 (GPU 3, 0000:65:00.0, SM clock 1410 MHz, PCIe gen 4 x16) takes 1.23x the others' time for "
         "the same local work, in every gang"
     )
@@ -160,13 +160,15 @@ def test_the_sentence_names_the_place() -> None:
 
 @pytest.mark.parametrize("where", [{}, {"host": HERE, "local_rank": 1}])
 def test_the_sentence_without_a_gpu(where: Place) -> None:
-    assert told(Straggler(1, 1.5), where, HERE) == (
+    assert finding(Straggler(1, 1.5), where, HERE) == (
         "STRAGGLER: rank 1 takes 1.50x the others' time for the same local work, in every gang"
     )
 
 
 def test_a_silent_gpu_is_still_named() -> None:
-    assert "rank 0 (GPU 0 (GPU-b)) takes" in told(Straggler(0, 1.2), {"gpu": "GPU 0 (GPU-b)", "sm_clock_mhz": None}, "")
+    assert "rank 0 (GPU 0 (GPU-b)) takes" in finding(
+        Straggler(0, 1.2), {"gpu": "GPU 0 (GPU-b)", "sm_clock_mhz": None}, ""
+    )
 
 
 def test_a_rank_is_described_by_what_the_watch_saw_of_the_card_at_its_address() -> None:
@@ -186,7 +188,7 @@ def test_a_straggler_on_a_second_node_is_described_by_that_node() -> None:
     """Both nodes have a card at the same address; the watch of the first has seen only its own."""
     places = [place(host, local, f"0000:{18 + local}:00.0") for host in (HERE, THERE) for local in range(4)]
     gpus: list[Json] = [{**SEEN, "bus_id": f"0000:{18 + local}:00.0", "gpu": f"GPU {local}"} for local in range(8)]
-    (note,) = notes(gangs_of(8, 1, slow={6: 1.4}), placed(places, gpus, HERE), HERE)
+    (note,) = straggler_findings(gangs_of(8, 1, slow={6: 1.4}), placed(places, gpus, HERE), HERE)
     assert note.startswith(
         "STRAGGLER: rank 6 (on node-b, GPU 2, 0000:20:00.0, SM clock 345 MHz, PCIe 32.0 GT/s x8) takes 1.4"
     )

@@ -9,37 +9,75 @@ from pathlib import Path
 
 import pytest
 
-from pytest_decodegate.commands.two_stacks import measured
+from pytest_decodegate.commands.two_stacks import TwoStacks, measured
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.decision import Answer
+from pytest_decodegate.gate.result import Ended
 from pytest_decodegate.settings.stack import Stack
 
 CANDIDATE = Stack(env=(("A", "1,2"), ("B", "x y")))
-END = {"event": "end", "unfinished": None, "seconds": 1.0}
 
 
 class Pytest:
-    """Stands for pytest.main: keeps its arguments, writes the end of a run, and returns `status`."""
+    """Stands for pytest.main: keeps what it is given, says that the run ended, and returns `status`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
         self.arguments: list[str] = []
+        self.stacks: tuple[Stack, Stack] | None = None
         self._status = status
         monkeypatch.setattr(pytest, "main", self)
 
-    def __call__(self, arguments: list[str]) -> int:
+    def __call__(self, arguments: list[str], plugins: list[TwoStacks]) -> int:
         self.arguments = arguments
-        (report,) = (one.removeprefix("--perf-report=") for one in arguments if one.startswith("--perf-report="))
-        Path(report).write_text(json.dumps(END) + "\n")
+        (plugin,) = plugins
+        self.stacks = plugin.pytest_decodegate_stacks()
+        plugin.pytest_decodegate_outcome(Ended(None, 1.0))
         return self._status
 
 
-def test_a_stack_reaches_pytest_part_by_part_and_the_users_arguments_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_reach_pytest_as_they_are_and_the_users_arguments_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Pytest(monkeypatch)
-    measured(Stack(), CANDIDATE, "slow or fast", ["-k", "x"])
-    _, *told = run.arguments
-    assert told[:2] == ["-m", "perf and (slow or fast)"]
-    assert told[2:5] == ["--perf-against=this", "--perf-stack=env:A=1,2", "--perf-stack=env:B=x y"]
-    assert told[-2:] == ["-k", "x"]
+    found = measured(Stack(), CANDIDATE, "slow or fast", ["-k", "x"])
+    assert run.arguments[1:] == ["-m", "perf and (slow or fast)", "-k", "x"]
+    assert run.stacks == (Stack(), CANDIDATE)
+    assert (found.unfinished, found.seconds) == (None, 1.0)
+
+
+TEST = """
+    import pytest
+    from pytest_decodegate.settings.stack import Stack
+
+
+    @pytest.mark.perf
+    def test_stack(perf, request):
+        from pytest_decodegate.session.session import SUITE
+
+        settings = request.config.stash[SUITE].settings
+        assert (settings.base, settings.stack) == (Stack(), Stack(env=(("A", "1,2"), ("B", "x y"))))
+        pytest.skip("seen")
+"""
+
+
+def test_pytest_itself_takes_the_stacks_and_says_what_came_of_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole seam, without a rank: stacks into the settings, a skip and the end of the run out, and the report."""
+    pytester.makepyfile(test_x=TEST)
+    found = measured(Stack(), CANDIDATE, None, ["--perf-report=lines.jsonl", "-p", "no:cacheprovider"])
+    assert [(skip.nodeid, skip.reason) for skip in found.skipped] == [("test_x.py::test_stack", "seen")]
+    assert found.stacks is not None
+    assert (found.stacks.base, found.stacks.candidate) == ("this", "env:A=1,2,env:B=x y")
+    lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["skipped", "stacks", "end"]
+
+
+def test_the_options_that_name_stacks_are_the_commands(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput, match="pytest refused its arguments"):
+        measured(Stack(), CANDIDATE, None, ["--perf-against=this", "-p", "no:cacheprovider"])
+
+    assert "--perf-stack and --perf-against (this): leave them out" in capsys.readouterr().err
 
 
 def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,16 +86,8 @@ def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> No
         measured(Stack(), CANDIDATE, None, [])
 
 
-def test_the_report_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Pytest(monkeypatch)
-    with pytest.raises(BadInput, match="--perf-report: this command reads that file itself"):
-        measured(Stack(), Stack(), None, ["--perf-report", "x"])
-
-    assert run.arguments == []
-
-
 def test_a_job_that_is_cancelled_is_interrupted_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancelled(_: list[str]) -> int:
+    def cancelled(_: list[str], plugins: list[TwoStacks]) -> int:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 

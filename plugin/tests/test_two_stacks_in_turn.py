@@ -10,9 +10,10 @@ import gang_tasks
 import pytest
 from test_source import PLAN, Said, ScriptedGang, Watched
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
 from pytest_decodegate.gang.options import GangOptions
-from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.gate.verdict import Basis, Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
 from pytest_decodegate.measure.paired_source import StackFailed
@@ -28,7 +29,7 @@ from pytest_decodegate.settings.stack import Stack
 from pytest_decodegate.workloads.runtime import rank
 
 METRIC = Metric.of("gemm[m=8]", "kernel")
-INVALID = Judgement(METRIC, Verdict.INVALID, "server", 0, None)
+INVALID = Judgement(METRIC, Verdict.INVALID, Basis("server"))
 SAME: dict[str, Any] = {"python": "3.11.9", "torch": "2.11.0", "executable": "/p"}
 OTHER = {**SAME, "torch": "2.12.0", "executable": "/q"}
 
@@ -91,12 +92,12 @@ class Bench:
 
 @dataclass
 class Host:
-    """Two stacks on this machine. benches: of base and candidate. events: what was written to the report."""
+    """Two stacks on this machine. benches: of base and candidate. said: its outcomes."""
 
     benches: dict[str, Bench]
     settings: dict[str, Any] = field(default_factory=dict)
     servers: Any = None
-    events: list[tuple[str, Any]] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.hardware: Any = Hardware(machine, never)
@@ -111,7 +112,7 @@ class Host:
         self.hardware.watch = Watched
         sources = Sources(self.hardware, progress, lambda: 1.0, ())
         stacks = (Stack(), candidate or Stack(python="/q"))
-        contrasts = Contrasts(stacks, settings, self.hardware, progress, self.write_event, lambda: "cpu")
+        contrasts = Contrasts(stacks, settings, self.hardware, progress, self.announce, lambda: "cpu")
         gangs: Any = self
         return TwoStacks(
             settings,
@@ -123,11 +124,11 @@ class Host:
             ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts),
             attached=None,
             leftovers=tuple,
-            write=self.write_event,
+            announce=self.announce,
         )
 
-    def write_event(self, event: str, fields: Any) -> None:
-        self.events.append((event, fields))
+    def announce(self, outcome: object) -> None:
+        self.said.append(outcome)
 
 
 @pytest.fixture
@@ -145,27 +146,27 @@ WORK = GangWork(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN, test="t
 def judged(log: list[str], facts: dict[str, Any] = OTHER, settings: Any = None, **candidate: Any) -> Judgement:
     benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, facts, **candidate)}
     judged = Host(benches, settings or {}).two_stacks().measure(WORK)
-    assert len(judged.replicates) == judged.judgement.replicates
+    assert len(judged.replicates) == judged.judgement.basis.replicates
     return judged.judgement
 
 
 @pytest.mark.parametrize(("level_us", "verdict"), [(10.0, Verdict.PASS), (11.0, Verdict.REGRESSED)])
 def test_a_verdict_that_is_clear_takes_the_first_look_only(log: list[str], level_us: float, verdict: Verdict) -> None:
     judgement = judged(log, level_us=level_us)
-    assert (judgement.verdict, judgement.replicates, judgement.looks) == (verdict, 2, 3)
+    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.looks) == (verdict, 2, 3)
     assert judgement.changed == ("torch: 2.11.0 -> 2.12.0",)
     assert not any(line.startswith("closed") for line in log)
 
 
 def test_an_open_verdict_takes_fresh_gangs_for_every_wave_up_to_the_cap(log: list[str]) -> None:
     judgement = judged(log, scatter=0.1)
-    assert (judgement.verdict, judgement.replicates) == (Verdict.INCONCLUSIVE, 8)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, 8)
     assert [line for line in log if line.startswith("closed")] == ["closed 2 of base", "closed 2 of candidate"] * 3
 
 
 def test_two_pythons_with_the_same_packages_compare_nothing_and_are_not_measured_on(log: list[str]) -> None:
     judgement = judged(log, SAME, scatter=0.1)
-    assert (judgement.verdict, judgement.replicates) == (Verdict.INVALID, 2)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INVALID, 2)
     assert judgement.reasons[0].startswith("the two Pythons run the same stack")
 
 
@@ -196,14 +197,10 @@ def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
     both.test_ended(report, passing=True, advisory=False)
-    ((event, told),) = host.events
-    assert (event, told["metric"], told["side"], told["reason"]) == (
-        "failed",
-        "gemm[m=8]",
-        "candidate",
-        "RankDied: no torch",
-    )
-    assert told["base"] == pytest.approx(1e-5, rel=0.01)
+    (failed,) = host.said
+    assert (failed.name, failed.side, failed.error) == ("gemm[m=8]", "candidate", "RankDied: no torch")
+    assert failed.error.cause is Cause.CRASH
+    assert failed.base == pytest.approx(1e-5, rel=0.01)
 
 
 def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(log: list[str]) -> None:
@@ -220,20 +217,17 @@ def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(lo
 
     report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
     both.test_ended(report, passing=True, advisory=False)
-    (event, told), *_ = host.events
-    assert (event, told["metric"], told["side"]) == ("failed", "gemm[m=8]", "")
-    assert told["reason"] == "GangError: memory did not come back"
+    failed, *_ = host.said
+    assert (failed.name, failed.side) == ("gemm[m=8]", "")
+    assert failed.error == "GangError: memory did not come back"
 
 
 def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list[str]) -> None:
     host = Host({})
     host.two_stacks().ended(1, 1, None)
-    (stacks, told), (end, how) = host.events
-    assert (stacks, told["base"], told["candidate"]) == ("stacks", "this", "python=/q")
-    assert (end, how["unfinished"]) == (
-        "end",
-        "1 of the selected perf tests were never begun: pytest was told to stop early",
-    )
+    stacks, ended = host.said
+    assert (stacks.base, stacks.candidate) == ("this", "python=/q")
+    assert ended.unfinished == "1 of the selected perf tests were never begun: pytest was told to stop early"
 
 
 @pytest.mark.parametrize(("pattern", "is_reached"), [("gemm*", True), ("gem", False)])

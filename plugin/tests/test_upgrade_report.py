@@ -1,73 +1,59 @@
-"""The table and the JSON of a run on two stacks, read back from its lines."""
+"""The table and the JSON of a run on two stacks."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judged import changed, result
 
-from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.decision import Answer, Row, decide_all
-from pytest_decodegate.report import events
-from pytest_decodegate.report.upgrade import Run, document, read, text
+from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.errors import RankRaised
+from pytest_decodegate.gate.decision import Answer, decide_all
+from pytest_decodegate.gate.pairs import Contrast
+from pytest_decodegate.gate.result import Ended, Failed, Result, Skipped, Stacks
+from pytest_decodegate.machine.provenance import Difference
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.reference.outcomes import ended
+from pytest_decodegate.report.upgrade import Run, document, text
 from pytest_decodegate.session.launches import Launch
 
-JUDGED: dict[str, Any] = {
-    "session": "s",
-    "metric": "allreduce[world=2]",
-    "verdict": "REGRESSED",
-    "kind": "collective",
-    "level": "gang",
-    "unit": "s",
-    "base": 1.5e-5,
-    "measured": 1.65e-5,
-    "change": 0.1,
-    "lo": 0.08,
-    "hi": 0.12,
-    "confidence": 0.978,
-    "tolerance": 0.05,
-    "replicates": 6,
-    "p_worse": 1e-5,
-    "advisory": False,
-    "reasons": [],
-    "notes": [],
-    "test": "t.py::test_allreduce",
-}
-FAILED: dict[str, Any] = {
-    "event": "failed",
-    "test": "t.py::test_moe",
-    "metric": "moe",
-    "unit": "s",
-    "side": "candidate",
-    "base": 3.3e-5,
-    "advisory": False,
-    "reason": "RankRaised: ImportError: no vllm\nTraceback",
-}
-STACKS: dict[str, Any] = {
-    "event": "stacks",
-    "session": "s",
-    "base": "this",
-    "candidate": "nccl=/n/libnccl.so.2",
-    "machine_class": "NVIDIA-H200-x2-NVLink",
-    "differences": ["nccl: 2.28.3 -> 2.28.9"],
-    "undeclared": [],
-    "unused": [],
-}
-SKIPPED = {"event": "skipped", "test": "t.py::test_tpot", "reason": "servers do not fit"}
-END = {"event": "end", "unfinished": None, "seconds": 90.0}
+JUDGED = result(
+    "allreduce[world=2]",
+    "REGRESSED",
+    kind="collective",
+    tolerance=0.05,
+    base=1.5e-5,
+    measured=1.65e-5,
+    change=0.1,
+    lo=0.08,
+    hi=0.12,
+    confidence=0.978,
+    p_worse=1e-5,
+)
+PASSED = changed(JUDGED, verdict="PASS")
+IMPORT_ERROR = RankRaised("ImportError: no vllm\nTraceback")
+FAILED = Failed("t.py::test_moe", IMPORT_ERROR.finding, Metric.of("moe", "kernel"), "candidate", 3.3e-5)
+NCCL = Difference("nccl", "2.28.3", "2.28.9", declarable=True)
+STACKS = Stacks("this", "nccl=/n/libnccl.so.2", "NVIDIA-H200-x2-NVLink", Contrast((NCCL,)))
+SKIPPED = Skipped("t.py::test_tpot", "servers do not fit")
+END = Ended(None, 90.0)
 
 
-def run(folder: Path, *lines: dict[str, Any]) -> Run:
-    path = folder / "report.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return read(path)
+def run(*outcomes: object) -> Run:
+    said = Run()
+    for outcome in outcomes:
+        said.add(outcome)
+
+    return said
 
 
-def test_the_table_shows_every_metric_and_the_answer_comes_last(tmp_path: Path) -> None:
-    passed = {**JUDGED, "metric": "gemm", "verdict": "PASS", "change": 0.001, "lo": -0.01, "hi": 0.01, "advisory": True}
-    shown = text(run(tmp_path, STACKS, JUDGED, passed, FAILED, SKIPPED, END)).splitlines()
+def test_the_table_shows_every_metric_and_the_answer_comes_last() -> None:
+    passed = changed(PASSED, name="gemm", change=0.001, lo=-0.01, hi=0.01, advisory=True)
+    shown = text(run(STACKS, JUDGED, passed, FAILED, SKIPPED, END)).splitlines()
     assert shown == [
         "base:      this",
         "candidate: nccl=/n/libnccl.so.2",
@@ -86,15 +72,16 @@ def test_the_table_shows_every_metric_and_the_answer_comes_last(tmp_path: Path) 
     ]
 
 
-def test_the_document_is_strict_json_and_says_the_same(tmp_path: Path) -> None:
-    told = json.loads(document(run(tmp_path, STACKS, JUDGED, FAILED, SKIPPED, END)))
-    assert (told["schema"], told["answer"], told["exit_status"]) == (1, "NO-GO", 1)
-    assert [one["name"] for one in told["metrics"]] == ["allreduce[world=2]", "moe"]
-    assert [one["confidence"] for one in told["metrics"]] == [0.978, None]
+def test_the_document_is_strict_json_and_says_the_same() -> None:
+    told = json.loads(document(run(STACKS, JUDGED, FAILED, SKIPPED, END)))
+    assert (told["schema"], told["answer"], told["exit_status"]) == (2, "NO-GO", 1)
+    assert [one["metric"] for one in told["metrics"]] == ["allreduce[world=2]", "moe"]
+    assert [one.get("confidence") for one in told["metrics"]] == [0.978, None]
     assert told["metrics"][1]["base"] == 3.3e-5
     assert told["seconds"] == 90.0
-    assert told["stacks"]["differences"] == ["nccl: 2.28.3 -> 2.28.9"]
-    assert "event" not in told["stacks"]
+    assert told["stacks"]["differences"] == [{"field": "nccl", "base": "2.28.3", "new": "2.28.9"}]
+    assert told["metrics"][1]["error"]["cause"] == "exception"
+    assert told["skipped"] == [{"test": "t.py::test_tpot", "reason": "servers do not fit"}]
     assert told["causes"][0] == {
         "blocks": True,
         "text": "slower by more than the band (+10.0 %)",
@@ -102,53 +89,63 @@ def test_the_document_is_strict_json_and_says_the_same(tmp_path: Path) -> None:
     }
 
 
-def test_a_run_that_was_killed_is_not_proven_whatever_passed(tmp_path: Path) -> None:
-    killed = run(tmp_path, STACKS, {**JUDGED, "verdict": "PASS"})
+def test_a_run_that_was_killed_is_not_proven_whatever_passed() -> None:
+    killed = run(STACKS, PASSED)
     assert killed.decision.answer is Answer.NOT_PROVEN
     assert "pytest did not come to its end" in text(killed)
-    assert read(tmp_path / "never-written.jsonl").decision.answer is Answer.NOT_PROVEN
+    assert run().decision.answer is Answer.NOT_PROVEN
 
 
-def test_what_the_ranks_cost_is_no_finding(tmp_path: Path) -> None:
-    launch = Launch(2, 12, 0.0, 20.0, 90.0)
-    lines: list[dict[str, Any]] = [STACKS, {**JUDGED, "verdict": "PASS"}, END]
-    without = text(run(tmp_path, *lines))
-    assert text(run(tmp_path, *lines[:2], {"event": "launch", **launch.fields()}, END)) == without
+def test_what_the_ranks_cost_is_no_finding() -> None:
+    assert text(run(STACKS, PASSED, Launch(2, 12, 20.0, 90.0), END)) == text(run(STACKS, PASSED, END))
 
 
-def test_what_pytest_ended_with_is_the_reason(tmp_path: Path) -> None:
-    empty = run(tmp_path, {"event": "end", **events.end(5, None, 0, 1.0)})
-    assert "open: the run: no perf test was selected" in text(empty)
-    assert events.end(1, None, 0, 1.0) == {"unfinished": None, "seconds": 1.0}
-    assert events.end(0, "memory did not come back", 0, 1.0)["unfinished"] == "memory did not come back"
+def test_what_pytest_ended_with_is_the_reason() -> None:
+    assert "open: the run: no perf test was selected" in text(run(ended(5, None, 0, 1.0)))
 
 
-def test_tests_that_were_never_begun_leave_the_answer_open(tmp_path: Path) -> None:
+def test_tests_that_were_never_begun_leave_the_answer_open() -> None:
     """pytest -x ends with the status of any failed run, and an advisory test that fails blocks nothing."""
-    stopped = run(tmp_path, {**JUDGED, "verdict": "PASS"}, {"event": "end", **events.end(1, None, 3, 1.0)})
+    stopped = run(PASSED, ended(1, None, 3, 1.0))
     assert stopped.decision.answer is Answer.NOT_PROVEN
     assert "open: the run: 3 of the selected perf tests were never begun" in text(stopped)
 
 
-def test_skips_for_one_reason_are_one_line(tmp_path: Path) -> None:
-    skips = [{**SKIPPED, "test": f"t.py::test_{n}"} for n in range(7)]
-    shown = text(run(tmp_path, {**JUDGED, "verdict": "PASS"}, *skips, {**SKIPPED, "reason": "slow"}, END))
+def test_skips_for_one_reason_are_one_line() -> None:
+    skips = [replace(SKIPPED, nodeid=f"t.py::test_{n}") for n in range(7)]
+    shown = text(run(PASSED, *skips, replace(SKIPPED, reason="slow"), END))
     assert "skipped: t.py::test_0, t.py::test_1, t.py::test_2, t.py::test_3, t.py::test_4 and 2 more: servers" in shown
     assert "skipped: t.py::test_tpot: slow" in shown
 
 
-def test_a_test_without_a_metric_is_named_by_itself(tmp_path: Path) -> None:
-    found = run(tmp_path, {**FAILED, "metric": None, "side": "", "base": None, "reason": "NameError: x"}, END)
+def test_a_test_without_a_metric_is_named_by_itself() -> None:
+    found = run(Failed("t.py::test_moe", Finding("NameError: x", Cause.EXCEPTION)), END)
     assert found.decision.answer is Answer.NOT_PROVEN
-    assert str(found.decision.causes[0]) == "t.py::test_moe: ERROR: NameError: x"
+    assert str(found.decision.grounds[0]) == "t.py::test_moe: ERROR: NameError: x"
 
 
-@pytest.mark.parametrize("line", ["nonsense", "{}", "[]"])
-def test_a_line_that_is_none_of_ours_is_refused(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "report.jsonl"
-    path.write_text(line)
-    with pytest.raises(BadInput, match=r"report.jsonl:1: not a line of a run on two stacks"):
-        read(path)
+def recorded(note: str) -> Finding:
+    """A note of schema 1, which held the text alone; those of these runs all name kernels."""
+    name, _, _ = note.removeprefix("a kernel appeared: ").removeprefix("a kernel is gone: ").rpartition(", ")
+    return Finding(note, Cause.KERNEL_SWAP, name)
+
+
+def of_schema_1(row: dict[str, Any]) -> Result:
+    """A metric as it was written before findings had causes; none of these runs had an error."""
+    assert not row["reasons"]
+    numbers = ("base", "measured", "change", "lo", "hi", "confidence", "p_worse")
+    known: dict[str, Any] = {name: row.get(name) for name in numbers}
+    return result(
+        row["name"],
+        row["verdict"],
+        kind=row["kind"],
+        level=row["level"],
+        tolerance=row["tolerance"],
+        pairs=row["pairs"],
+        notes=tuple(map(recorded, row["notes"])),
+        advisory=row["advisory"],
+        **known,
+    )
 
 
 RECORDED = Path(__file__).parent / "data" / "upgrades"
@@ -168,9 +165,6 @@ RECORDED = Path(__file__).parent / "data" / "upgrades"
 def test_runs_on_gpus_still_get_their_answers(name: str, answer: Answer) -> None:
     """`decodegate upgrade --json` on H200s: twice the stack against itself, two upgrades, two known spins."""
     written = json.loads((RECORDED / f"{name}.json").read_text())
-    rows = [
-        Row(**{**one, "reasons": tuple(one["reasons"]), "notes": tuple(one["notes"])}) for one in written["metrics"]
-    ]
-    decision = decide_all(rows, written["unfinished"])
+    decision = decide_all(list(map(of_schema_1, written["metrics"])), written["unfinished"])
     assert decision.answer == written["answer"] == answer
-    assert [cause.names for cause in decision.causes] == [tuple(cause["names"]) for cause in written["causes"]]
+    assert [cause.names for cause in decision.grounds] == [tuple(cause["names"]) for cause in written["causes"]]

@@ -11,6 +11,8 @@ import pytest
 
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection, contrast
+from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
@@ -23,6 +25,7 @@ NEW = replace(OLD, stack={"nccl": "2.28.9", "env:NCCL_PROTO": "LL128"})
 FOLDER = Path("baselines/NVIDIA-H200-x2-NVLink")
 QUIET = (1.0, 1.001, 0.999, 1.002, 0.998)
 NOISY = (1.0, 1.05, 0.95, 1.02, 0.97)
+THROTTLED = Finding("throttled", Cause.THROTTLING)
 
 
 def replicates(value: float, factors: Sequence[float] = QUIET) -> tuple[Replicate, ...]:
@@ -64,21 +67,21 @@ def test_statistics_decide_when_nothing_stands_against_it(
     judgement = judge(measured(MOE, value, factors), SELECTED)
 
     assert judgement.verdict == verdict
-    assert judgement.measured == pytest.approx(value, rel=4e-3)
-    assert judgement.base == pytest.approx(78.1e-6, rel=1e-3)
-    assert judgement.change == pytest.approx(value / 78.1e-6 - 1, abs=4e-3)
-    assert judgement.lo is not None
-    assert judgement.hi is not None
-    assert judgement.lo < value / 78.1e-6 - 1 < judgement.hi
-    assert (judgement.replicates, judgement.sessions, judgement.confidence) == (5, 1, 0.95)
+    assert judgement.numbers.measured == pytest.approx(value, rel=4e-3)
+    assert judgement.numbers.base == pytest.approx(78.1e-6, rel=1e-3)
+    assert judgement.numbers.change == pytest.approx(value / 78.1e-6 - 1, abs=4e-3)
+    assert judgement.numbers.lo is not None
+    assert judgement.numbers.hi is not None
+    assert judgement.numbers.lo < value / 78.1e-6 - 1 < judgement.numbers.hi
+    assert (judgement.basis.replicates, judgement.basis.sessions, judgement.numbers.confidence) == (5, 1, 0.95)
 
 
 def test_a_rate_that_falls_is_a_regression() -> None:
     judgement = judge(measured(TPOT, 75.0), selected(stored(TPOT, 82.4)))
 
     assert judgement.verdict == Verdict.REGRESSED
-    assert judgement.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
-    assert judgement.base == pytest.approx(82.4, rel=1e-3)
+    assert judgement.numbers.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
+    assert judgement.numbers.base == pytest.approx(82.4, rel=1e-3)
 
 
 def test_each_verdict_gives_way_to_the_one_before_it() -> None:
@@ -86,8 +89,8 @@ def test_each_verdict_gives_way_to_the_one_before_it() -> None:
     no_metric = selected(stored(TPOT, 80.0), new=NEW)
     slow = measured(MOE, 1.0)
 
-    assert judge(slow, no_metric, invalid=["throttled"], wrong="rank 0 differs").verdict == Verdict.WRONG_RESULT
-    assert judge(slow, no_metric, invalid=["throttled"]).verdict == Verdict.INVALID
+    assert judge(slow, no_metric, invalid=[THROTTLED], wrong="rank 0 differs").verdict == Verdict.WRONG_RESULT
+    assert judge(slow, no_metric, invalid=[THROTTLED]).verdict == Verdict.INVALID
     assert judge(slow, no_metric).verdict == Verdict.NO_BASELINE
     assert judge(slow, confounded).verdict == Verdict.CONFOUNDED
     assert judge(slow, SELECTED).verdict == Verdict.REGRESSED
@@ -96,7 +99,7 @@ def test_each_verdict_gives_way_to_the_one_before_it() -> None:
 
 def test_samples_can_make_a_measurement_invalid() -> None:
     frozen = replace(measured(MOE, 78e-6), replicates=(Replicate((78e-6,) * 30),) * 5)
-    judgement = judge(frozen, SELECTED, invalid=["GPU 1: hardware thermal slowdown"])
+    judgement = judge(frozen, SELECTED, invalid=[Finding("GPU 1: hardware thermal slowdown", Cause.THROTTLING)])
 
     assert judgement.verdict == Verdict.INVALID
     assert judgement.reasons[0] == "GPU 1: hardware thermal slowdown"
@@ -106,7 +109,7 @@ def test_samples_can_make_a_measurement_invalid() -> None:
 def test_a_wrong_result_needs_no_time() -> None:
     judgement = judge(Measurement(MOE, (), "gang"), Selection(FOLDER), wrong="relative error 0.4")
 
-    assert (judgement.verdict, judgement.measured) == (Verdict.WRONG_RESULT, None)
+    assert (judgement.verdict, judgement.numbers.measured) == (Verdict.WRONG_RESULT, None)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_another_measurement_under_the_same_name_confounds(base: Metric, reason:
 
     assert judgement.verdict == Verdict.CONFOUNDED
     assert judgement.reasons == (reason,)
-    assert "record it again with `pytest -m perf --perf-record=all`" in judgement.advice[0]
+    assert "record it again with `pytest -m perf --perf-record=all`" in advice(judgement)[0]
 
 
 def test_replicates_of_another_level_confound() -> None:
@@ -143,14 +146,14 @@ def test_undeclared_differences_name_the_command_that_declares_them() -> None:
 
     assert judgement.verdict == Verdict.CONFOUNDED
     assert judgement.reasons == ("env:NCCL_PROTO: LL -> LL128",)
-    assert "`pytest -m perf --perf-change nccl,env:NCCL_PROTO`" in judgement.advice[0]
+    assert "`pytest -m perf --perf-change nccl,env:NCCL_PROTO`" in advice(judgement)[0]
 
 
 def test_hashes_are_declared_by_their_component() -> None:
     new = replace(OLD, stack={**OLD.stack, "nccl_sha256": "ab12"})
     judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
 
-    assert judgement.advice[0].endswith("`pytest -m perf --perf-change nccl`")
+    assert advice(judgement)[0].endswith("`pytest -m perf --perf-change nccl`")
 
 
 def test_a_machine_that_changed_cannot_be_declared() -> None:
@@ -158,7 +161,7 @@ def test_a_machine_that_changed_cannot_be_declared() -> None:
     judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6), new=new))
 
     assert judgement.reasons == ("gpus[0].power_limit_w: 700 -> 500",)
-    assert judgement.advice[0].startswith("gpus[0].power_limit_w cannot be declared")
+    assert advice(judgement)[0].startswith("gpus[0].power_limit_w cannot be declared")
 
 
 def test_declared_changes_are_listed_and_judged() -> None:
@@ -180,11 +183,11 @@ def test_peers_are_the_other_metrics_of_the_kind() -> None:
         selected(stored(MOE, 78e-6), replace(noisy, metric=replace(noisy.metric, kind="collective"))),
     )
 
-    assert alone.hi is not None
-    assert with_peer.hi is not None
-    assert other_kind.hi is not None
-    assert with_peer.hi > 1.5 * alone.hi
-    assert other_kind.hi == pytest.approx(alone.hi, abs=1e-4)
+    assert alone.numbers.hi is not None
+    assert with_peer.numbers.hi is not None
+    assert other_kind.numbers.hi is not None
+    assert with_peer.numbers.hi > 1.5 * alone.numbers.hi
+    assert other_kind.numbers.hi == pytest.approx(alone.numbers.hi, abs=1e-4)
 
 
 def text(judgement: Judgement) -> str:
@@ -279,7 +282,9 @@ def test_confounded_lists_what_differs() -> None:
 
 
 def test_invalid_and_wrong_result_say_why() -> None:
-    invalid = text(judge(measured(MOE, 78.1e-6), SELECTED, invalid=["GPU 0: foreign process 4711"]))
+    invalid = text(
+        judge(measured(MOE, 78.1e-6), SELECTED, invalid=[Finding("GPU 0: foreign process 4711", Cause.STRANGER)])
+    )
     wrong = text(judge(Measurement(MOE, (), "gang"), SELECTED, wrong="rank 1: relative error 0.31, allowed 0.01"))
 
     assert "INVALID: measured 78.1 us, but the measurement broke a rule" in invalid

@@ -11,6 +11,7 @@ from typing import Self
 
 import aiohttp
 
+from ..cause import cause_of_text
 from ..errors import ServerError
 from .endpoint import Endpoint, served_models
 from .stream import Exchange
@@ -90,7 +91,8 @@ class Client:
         deadline = asyncio.timeout(self._stall_seconds)
         async with self._plain_errors(path), deadline, self._session.post(url, json=full) as response:
             if response.status != 200:
-                raise ServerError(await self._refusal(response))
+                refusal = await self._refusal(response)
+                raise ServerError(refusal, cause=cause_of_text(refusal))
 
             return await response.text(errors="replace")
 
@@ -108,7 +110,8 @@ class Client:
         ):
             if response.status != 200 or response.content_type != "text/event-stream":
                 refusal = await self._refusal(response)
-                raise (_UnknownField if _IDS in body and _IDS in refusal else ServerError)(refusal)
+                kind = _UnknownField if _IDS in body and _IDS in refusal else ServerError
+                raise kind(refusal, cause=cause_of_text(refusal))
 
             deadline.reschedule(None)
             tap = Tap(response, self._turns)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..cause import Cause, Finding
 from ..metric import Json
 
 CROSS_CHECK: Final = 0.03
@@ -56,7 +57,7 @@ class Counters:
 class Check:
     """What the server's counters say about a window: rules broken, and facts for the report."""
 
-    broken: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -96,9 +97,13 @@ def check(delta: Counters, received: Received, *, limit: float = CROSS_CHECK) ->
     """Judge a window by what the server counted over it; `limit` is for the difference of the two TPOTs."""
     counted = sorted(name for name in delta.values if not name.startswith(_AT_POSITION))
     facts: dict[str, Json] = {f"server_{name}": delta.values[name] for name in counted}
-    broken = [f"the server's /metrics has no {name}, so its rule cannot be checked" for name in delta.missing]
+    broken = [
+        Finding(f"the server's /metrics has no {name}, so its rule cannot be checked", Cause.WINDOW, name)
+        for name in delta.missing
+    ]
     if any(change < 0 for change in delta.values.values()):
-        return Check((*broken, "the server's counters went backwards: it was restarted inside the window"))
+        restarted = "the server's counters went backwards: it was restarted inside the window"
+        return Check((*broken, Finding(restarted, Cause.WINDOW, "restart")))
 
     broken += _zero(delta, "prefix_hits", f"tokens came from the prefix cache; start vLLM with {_NO_PREFIX_CACHE}")
     broken += _zero(delta, "preemptions", "requests were preempted: the KV cache is too small for this concurrency")
@@ -159,33 +164,38 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _zero(delta: Counters, name: str, what: str) -> Iterator[str]:
+def _zero(delta: Counters, name: str, what: str) -> Iterator[Finding]:
     if count := delta.values.get(name):
-        yield f"{count:g} {what}"
+        yield Finding(f"{count:g} {what}", Cause.WINDOW, name)
 
 
-def _traffic(delta: Counters, received: Received) -> Iterator[str]:
+def _traffic(delta: Counters, received: Received) -> Iterator[Finding]:
     finished = delta.values.get("tpot_count", received.requests)
     generated = delta.values.get("generation_tokens", received.tokens)
     if (finished, generated) != (received.requests, received.tokens):
-        yield (
+        yield Finding(
             f"the server finished {finished:g} requests ({generated:g} tokens) while this client received "
-            f"{received.requests} ({received.tokens}); somebody else uses it, or it has not counted them all yet"
+            f"{received.requests} ({received.tokens}); somebody else uses it, or it has not counted them all yet",
+            Cause.WINDOW,
+            "other traffic",
         )
 
 
-def _queued(delta: Counters, received: Received) -> Iterator[str]:
+def _queued(delta: Counters, received: Received) -> Iterator[Finding]:
     share = delta.values.get("queue_sum", 0.0) / received.latency_s
     if share > QUEUED:
-        yield f"requests spent {share:.0%} of their time in the server's queue: it does not run that many at once"
+        queued = f"requests spent {share:.0%} of their time in the server's queue: it does not run that many at once"
+        yield Finding(queued, Cause.WINDOW, "queue")
 
 
-def _disagreement(client_s: float, server_s: float, limit: float) -> Iterator[str]:
+def _disagreement(client_s: float, server_s: float, limit: float) -> Iterator[Finding]:
     difference = client_s / server_s - 1
     late = "the first" if difference < 0 else "the last"
     if abs(difference) > limit:
-        yield (
+        yield Finding(
             f"client TPOT {client_s * 1e3:.3f} ms and the server's own {server_s * 1e3:.3f} ms differ by "
             f"{difference:+.1%} (limit {limit:.0%}): {late} tokens reach the client late, "
-            "because its host or the server's front end is too busy"
+            "because its host or the server's front end is too busy",
+            Cause.WINDOW,
+            "server's own TPOT",
         )

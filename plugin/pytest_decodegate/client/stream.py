@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final, Literal
 
+from ..cause import cause_of_text
 from ..errors import ServerError
 from .chunk import Chunk, Usage, read_chunk, read_chunks
 from .sse import Event, EventParser, plain_data
@@ -154,7 +155,8 @@ class _Answer:
 
         # An error after the status line can only be told inside the stream, and counts as a failed request.
         if event.kind == "error" or (chunk and chunk.error):
-            raise ServerError(f"the server reported an error {self._progress()}: {event.data[:500]}")
+            said = event.data[:500]
+            raise ServerError(f"the server reported an error {self._progress()}: {said}", cause=cause_of_text(said))
         if chunk is None:
             raise ServerError(
                 f"the server sent something {self._progress()} that is no JSON object: {event.data[:200]!r}"

@@ -86,7 +86,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
     from ..report import scaling
-    from ..report.terminal import table
+    from ..report.table import table
 
     yield f"{baseline.path}: {_origin(baseline)}"
     rows = [_row(stored, _peers(baseline, stored), replicates) for stored in baseline.metrics.values()]
@@ -99,7 +99,7 @@ def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
         )
 
     curves = scaling.curves((name, one.metric.contract, _middle(one)) for name, one in baseline.metrics.items())
-    yield from (f"  {line}" for line in scaling.told(curves))
+    yield from (f"  {line}" for line in scaling.scaling_table(curves))
     yield from (f"  {entry.when[:16]} {entry.who}: {entry.what} ({entry.why})" for entry in baseline.log)
 
 

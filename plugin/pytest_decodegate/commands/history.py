@@ -67,7 +67,7 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
 def _told(one: Series) -> Iterator[str]:
     from ..gate.stats.changepoints import change_points, newest
     from ..report.plot import plot
-    from ..report.terminal import table
+    from ..report.table import table
 
     metric, levels = one.metric, one.levels
     points = change_points(levels)

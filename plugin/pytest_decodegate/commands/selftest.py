@@ -78,13 +78,13 @@ def _trial(fraction: float, options: argparse.Namespace) -> Trial:
     at = "" if options.rank is None else f"@{options.rank}"
     slow = ((VARIABLE, f"*={100 * fraction:g}%{at}"),) if fraction else ()
     run = measured(Stack(), Stack(env=slow), options.markers, options.arguments)
-    return Trial(fraction, options.rank, tuple(run.rows), run.unfinished)
+    return Trial(fraction, options.rank, tuple(run.outcomes), run.unfinished)
 
 
 def _lines(trials: Sequence[Trial], found: Sequence[Found]) -> Iterator[str]:
     from ..gate.selftest import resolved
     from ..gate.text.quantity import format_percent
-    from ..report.terminal import table
+    from ..report.table import table
 
     yield from table([HEADER, *map(_cells, found)])
     yield ""
@@ -103,8 +103,8 @@ def _problems(trials: Sequence[Trial]) -> Iterator[str]:
     from ..gate.selftest import failed
 
     for trial in trials:
-        rows = [replace(row, advisory=False) for row in trial.rows if failed(row)]
-        yield from (f"not judged: {cause}" for cause in decide_all(rows).causes if rows)
+        unjudged = [replace(outcome, advisory=False) for outcome in trial.outcomes if failed(outcome)]
+        yield from (f"not judged: {ground}" for ground in decide_all(unjudged).grounds if unjudged)
         if trial.unfinished:
             yield f"not finished: {trial.unfinished}"
 

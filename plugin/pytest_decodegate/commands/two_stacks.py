@@ -1,12 +1,10 @@
-"""One run of pytest on two stacks, as the commands need it."""
+"""One run of pytest on two stacks, as the commands need it: stacks go in and outcomes come out as values."""
 
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
@@ -16,6 +14,22 @@ if TYPE_CHECKING:
     from ..settings.stack import Stack
 
 
+class TwoStacks:
+    """A plugin for one run of pytest: gives it the two stacks, and adds what it says to `run`."""
+
+    def __init__(self, base: Stack, candidate: Stack, run: Run) -> None:
+        self._stacks = (base, candidate)
+        self._run = run
+
+    def pytest_decodegate_stacks(self) -> tuple[Stack, Stack]:
+        """Give base and candidate."""
+        return self._stacks
+
+    def pytest_decodegate_outcome(self, outcome: object) -> None:
+        """Keep it: whatever ends the run, what was said before is known."""
+        self._run.add(outcome)
+
+
 def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:
     """Run the perf tests that match `markers` on both stacks; `arguments` are pytest's. Raises BadInput for bad ones.
 
@@ -23,30 +37,18 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     """
     import pytest
 
-    from ..report.upgrade import read
+    from ..report.upgrade import Run
 
-    if any(argument.startswith("--perf-report") for argument in arguments):
-        raise BadInput(
-            "--perf-report: this command reads that file itself; `decodegate upgrade --json FILE` keeps it all"
-        )
+    run = Run()
+    selected = ("-m", f"perf and ({markers})" if markers else "perf")
+    # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
+    quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    with _interrupted_by_sigterm():
+        status = pytest.main([quiet, *selected, *arguments], plugins=[TwoStacks(base, candidate, run)])
+    if status == pytest.ExitCode.USAGE_ERROR:
+        raise BadInput("pytest refused its arguments, see above")
 
-    with tempfile.TemporaryDirectory(prefix="decodegate-") as folder:
-        report = Path(folder, "report.jsonl")
-        stacks = (*_given("--perf-against", base), *_given("--perf-stack", candidate))
-        selected = ("-m", f"perf and ({markers})" if markers else "perf")
-        # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
-        quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-        with _interrupted_by_sigterm():
-            status = pytest.main([quiet, *selected, *stacks, f"--perf-report={report}", *arguments])
-        if status == pytest.ExitCode.USAGE_ERROR:
-            raise BadInput("pytest refused its arguments, see above")
-
-        return read(report)
-
-
-def _given(option: str, stack: Stack) -> Sequence[str]:
-    """`stack` as option of pytest, a part at a time, because a value may hold a comma."""
-    return [f"{option}={part}" for part in stack.parts]
+    return run
 
 
 @contextmanager

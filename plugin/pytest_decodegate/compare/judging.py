@@ -8,17 +8,29 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..baseline.schema import Baseline, StoredMetric
+from ..cause import Cause, Finding
 from ..gate.evidence import speculation
-from ..gate.evidence.swaps import is_swap, told
+from ..gate.evidence.swaps import is_swap, swap_findings
+from ..gate.published import without_numbers
 from ..gate.stats.noise import Peers, Sessions, others
-from ..gate.stats.rules import POCOCK_ALPHA, Comparison, compare_sessions, decide
-from ..gate.verdict import Judgement, Verdict, beside_point, by_answers, identity_differences, level_of, session_logs
+from ..gate.stats.rules import POCOCK_ALPHA, Comparison, Settlement, compare_sessions, decide, sessions_that_settle
+from ..gate.verdict import (
+    Basis,
+    Judgement,
+    Numbers,
+    Verdict,
+    beside_point,
+    by_answers,
+    difference_finding,
+    identity_differences,
+    level_of,
+    session_logs,
+)
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
 from ..metric import Kind, Replicate
-from . import advice
-from .standing import MACHINE_CLASS, Found, Terms, silent, without_numbers
+from .standing import MACHINE_CLASS, Found, Terms, silent
 
 ALPHA = POCOCK_ALPHA[1]
 """Stored sessions are looked at once."""
@@ -58,7 +70,7 @@ class Judge:
         changed = (*self._changed, *notes)
         if fields := (*self._refused, *refusals):
             bare = self._bare(new, sides[1], changed)
-            return replace(bare, reasons=tuple(map(str, fields)), advice=advice.refused(fields))
+            return replace(bare, reasons=tuple(map(difference_finding, fields)), another=fields)
         if self._published:
             return self._confounded(_beside_point(self._bare(new, sides[1], changed), base, new))
 
@@ -70,7 +82,7 @@ class Judge:
             changed, shift = (*changed, f"{shift} (allowed)"), None
 
         comparison = compare_sessions(sides[1], sides[0], own, peers, new.metric.kind, ALPHA)
-        judgement = self._weighed(new, sides, comparison, changed)
+        judgement = self._weighed(self._bare(new, sides[1], changed), base, sides, comparison)
         if new.metric.kind == "serving" and (said := _speculation(base, new, comparison)):
             judgement = replace(judgement, notes=said)
 
@@ -81,40 +93,35 @@ class Judge:
         return Judgement(
             metric=new.metric,
             verdict=Verdict.CONFOUNDED,
-            level=new.level,
-            replicates=sum(map(len, sessions)),
-            measured=level_of(sessions, new.metric),
-            new_sessions=len(sessions),
-            untold=self._untold if self._published else None,
-            baseline=self.base.path,
+            basis=Basis(
+                new.level,
+                sum(map(len, sessions)),
+                reference="file",
+                new_sessions=len(sessions),
+                unpublished=self._unpublished if self._published else None,
+                baseline=self.base.path,
+            ),
+            numbers=Numbers(level_of(sessions, new.metric)),
             changed=changed,
+            differences=self._differences,
         )
 
+    @staticmethod
     def _weighed(
-        self, stored: StoredMetric, sides: tuple[Sessions, Sessions], comparison: Comparison, changed: tuple[str, ...]
+        bare: Judgement, stored: StoredMetric, sides: tuple[Sessions, Sessions], comparison: Comparison
     ) -> Judgement:
-        """The judgement with its statistics."""
-        base, new = sides
-        metric = stored.metric
-        outcome = decide(comparison, metric.tolerance)
-        return Judgement(
-            metric=metric,
+        """The judgement with its statistics; `stored` is the base."""
+        tolerance, sessions = bare.metric.tolerance, sides[0]
+        outcome = decide(comparison, tolerance)
+        noise = math.sqrt(comparison.noise.session.value)
+        level = level_of(sessions, stored.metric)
+        p_worse = comparison.p_worse if outcome == "REGRESSED" else None
+        return replace(
+            bare,
             verdict=Verdict(outcome),
-            level=stored.level,
-            replicates=sum(comparison.new_counts),
-            measured=level_of(new, metric),
-            base=level_of(base, metric),
-            change=math.expm1(comparison.change),
-            lo=math.expm1(comparison.lo),
-            hi=math.expm1(comparison.hi),
-            confidence=1 - ALPHA,
-            sessions=len(base),
-            session_noise=math.sqrt(comparison.noise.session.value),
-            new_sessions=len(new),
-            baseline=self.base.path,
-            changed=changed,
-            advice=advice.compared(outcome, comparison, metric.tolerance),
-            p_worse=comparison.p_worse if outcome == "REGRESSED" else None,
+            basis=replace(bare.basis, sessions=len(sessions), session_noise=noise),
+            numbers=bare.numbers.compared(level, comparison, ALPHA, p_worse),
+            settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
         )
 
     def _confounded(self, judgement: Judgement, shift: ClockShift | None = None) -> Judgement:
@@ -125,8 +132,12 @@ class Judge:
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
-            reasons=(*map(str, self._confounders), *([str(shift)] if shift else ())),
-            advice=(*advice.confounded(self._confounders), *(advice.other_clocks() if shift else ())),
+            reasons=(
+                *map(difference_finding, self._confounders),
+                *([Finding(shift, Cause.CLOCK_SHIFT)] if shift else ()),
+            ),
+            undeclared=self._confounders,
+            settlement=None,
         )
 
     def _identity(self, base: StoredMetric, new: StoredMetric) -> tuple[list[Difference], list[str]]:
@@ -138,7 +149,7 @@ class Judge:
 
         for one in self._another(base, new):
             if is_swap(one) and self._changed:
-                notes.extend(told([one]))
+                notes.extend(swap_findings([one]))
                 continue
 
             # A change between seconds and tokens per second is no number.
@@ -168,7 +179,7 @@ class Judge:
         return bool(self.base.published or self.new.published)
 
     @cached_property
-    def _untold(self) -> tuple[str, ...]:
+    def _unpublished(self) -> tuple[str, ...]:
         silences = (one.difference.field for one in self.found if one.standing == "not published")
         return tuple(dict.fromkeys(map(without_numbers, silences)))
 
@@ -181,6 +192,10 @@ class Judge:
         return tuple(one for one in self._undeclared if one.field != MACHINE_CLASS)
 
     @cached_property
+    def _differences(self) -> tuple[Difference, ...]:
+        return tuple(one.difference for one in self.found)
+
+    @cached_property
     def _undeclared(self) -> tuple[Difference, ...]:
         return tuple(one.difference for one in self.found if one.standing == "undeclared")
 
@@ -190,8 +205,12 @@ class Judge:
         return tuple(f"{one.difference} ({one.standing})" for one in spoken_of)
 
 
-def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[str, ...]:
-    return speculation.notes(_replicates(new), base, math.expm1(comparison.change))
+def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[Finding, ...]:
+    return speculation.acceptance(_replicates(new), base, math.expm1(comparison.change))
+
+
+def _settlement(comparison: Comparison, tolerance: float) -> Settlement:
+    return Settlement(None, sessions_that_settle(comparison, tolerance), math.expm1(comparison.hi))
 
 
 def _clock_shift(base: StoredMetric, new: StoredMetric) -> ClockShift | None:

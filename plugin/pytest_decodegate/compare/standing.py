@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..baseline.schema import Baseline
 from ..baseline.selection import contrast
+from ..gate.published import without_numbers
 from ..machine.provenance import ABSENT, Difference, Leaf, undeclared
 
 MACHINE_CLASS = "machine_class"
@@ -42,11 +43,6 @@ class Found:
 
     difference: Difference
     standing: Standing
-
-
-def without_numbers(field: str) -> str:
-    """A field of all GPUs at once: "gpus.power_limit_w" for "gpus[3].power_limit_w"."""
-    return re.sub(r"\[\d+\]", "", field)
 
 
 def findings(base: Baseline, new: Baseline, terms: Terms) -> Iterator[Found]:

@@ -123,16 +123,25 @@ class Agent:
 
     def explain_start(self) -> str:
         """Why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
-        summary = self.summary()
-        lines = [f"torchrun reports:\n{summary or '(nothing)'}"]
-        if _NO_TORCH.search(summary):
-            lines.insert(0, f"{self._python} has no torch: install it there (`{self._python} -m pip install torch`)")
+        lines = [f"torchrun reports:\n{self.summary() or '(nothing)'}"]
+        lines += [f"end of stderr of local rank {name}:\n{text}" for name, text in self._tails().items() if text]
+        return "\n".join(filter(None, [self.hint(), *lines]))
 
-        tails = {
-            stderr.parent.name: logs.tail(stderr) for stderr in self._folder.glob("ranks/*/attempt_0/*/stderr.log")
-        }
-        lines += [f"end of stderr of local rank {name}:\n{text}" for name, text in sorted(tails.items()) if text]
-        return "\n".join(lines)
+    def hint(self) -> str:
+        """What is known to be missing for a start, and what to do about it; "" if nothing is."""
+        if not _NO_TORCH.search(self.summary()):
+            return ""
+
+        return f"{self._python} has no torch: install it there (`{self._python} -m pip install torch`)"
+
+    def start_log(self) -> str:
+        """What torchrun and the ranks wrote of a start that failed."""
+        return "\n".join([self.summary(), *self._tails().values()])
+
+    def _tails(self) -> dict[str, str]:
+        """The end of stderr by local rank."""
+        paths = self._folder.glob("ranks/*/attempt_0/*/stderr.log")
+        return dict(sorted((path.parent.name, logs.tail(path)) for path in paths))
 
 
 def _check_python(python: str) -> None:

@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable, Mapping
 
+from ..cause import Finding
 from .options import GangOptions
 from .protocol import Failure, Note, Reply
 from .rank import Rank
@@ -29,7 +30,7 @@ class Collection:
         self.seconds = seconds
         self.replies: dict[int, Reply] = {}
         self.gone: list[int] = []
-        self.given_up: str | None = None
+        self.given_up: Finding | None = None
         self._ranks = ranks
         self._waiting = dict(ranks)
         self._options = options
@@ -72,7 +73,7 @@ class Collection:
 
         return True
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: Finding) -> None:
         """Nobody waits for the answers any more: there is no more time than the grace."""
         self.given_up = why
         self._hurry()

@@ -183,10 +183,10 @@ class Gang:
             self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
         except GangError as error:
             # What broke the gang is not the check.
-            told = type(error)(exit_reasons.after(str(error), doubt))
-            self._fail(told)
-            self.cause = told
-            raise told from None
+            found = type(error)(exit_reasons.after(str(error), doubt), cause=error.cause, about=error.about)
+            self._fail(found)
+            self.cause = found
+            raise found from None
 
     def _result(self, collection: Collection, on_note: OnNote | None) -> list[Any]:
         self._collect(collection, on_note)
@@ -239,7 +239,7 @@ class Gang:
         if collection.gone or collection.silent:
             raise self.cause or GangError(f"gang {self.name!r} was closed before it answered {collection.what}")
 
-        raise RankRaised(exit_reasons.raised(collection.what, collection.failures, self._roster))
+        raise exit_reasons.rank_raised(collection.what, collection.failures, self._roster)
 
     def _raise_skip(self, what: str, skips: Mapping[int, str]) -> NoReturn:
         others = sorted(set(range(self.world_size)) - set(skips))

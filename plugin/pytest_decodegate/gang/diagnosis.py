@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import GangError, RankDied, RankHung, RankRaised
+from ..cause import Cause, cause_of_text, last_exception
+from ..errors import GangError, RankDied, RankHung
 from ..process import processes
 from . import exit_reasons, logs
 from .collection import Collection
@@ -33,19 +34,21 @@ def diagnose(
     oom_kills: of this machine when the ranks started, to see whether it has killed since.
     """
     if collection.gone:
-        return RankDied(_died(collection, ranks, launch, roster, oom_kills))
+        return _died(collection, ranks, launch, roster, oom_kills)
 
     silent = {name: ranks[name] for name in collection.silent}
     stacks = _stacks(silent)
     if collection.failures:
-        account = exit_reasons.raised(collection.what, collection.failures, roster)
-        return RankRaised(f"{account}\n\n{exit_reasons.waiting(list(silent), grace_seconds, stacks, roster)}")
+        waiting = exit_reasons.waiting(list(silent), grace_seconds, stacks, roster)
+        return exit_reasons.rank_raised(collection.what, collection.failures, roster, f"\n\n{waiting}")
 
     if collection.given_up is not None:
-        return GangError(exit_reasons.dropped(roster.gang, collection.what, grace_seconds, collection.given_up))
+        text = exit_reasons.dropped(roster.gang, collection.what, grace_seconds, collection.given_up)
+        return GangError(text, cause=collection.given_up.cause)
 
     heard = [rank.last_heard() for rank in silent.values()]
-    return RankHung(exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster))
+    text = exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster)
+    return RankHung(text, about=collection.what)
 
 
 def _stacks(silent: Mapping[int, Rank]) -> str:
@@ -59,27 +62,37 @@ def _stacks(silent: Mapping[int, Rank]) -> str:
     return exit_reasons.stacks({**dict.fromkeys(unable, ""), **logs.stacks_since(log_dirs, able)}, unable)
 
 
-def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int) -> str:
+def _died(
+    collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int
+) -> RankDied:
     # At once: an exit code can be read only until torchrun has reaped the rank.
     seen = {name: code for name, rank in ranks.items() if (code := rank.exit_code()) is not None}
     launch.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
     codes = {**launch.exit_codes(), **seen}
     gone = {name: ranks[name] for name in sorted({*collection.gone, *seen})}
-    return exit_reasons.died(
-        collection.what,
-        {name: codes.get(name) for name in gone},
-        processes.oom_kills() - oom_kills,
-        _reports(collection, gone, launch, roster),
-        roster,
+    died = {name: codes.get(name) for name in gone}
+    kills = processes.oom_kills() - oom_kills
+    ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
+    summary = launch.summary()
+    reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
+    reports += [rank.last_heard() for rank in gone.values() if rank.note]
+    reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
+    reports += [f"torchrun reports:\n{summary}"] if summary else []
+    written = "\n".join([*ends.values(), summary])
+    why = last_exception(written)
+    return RankDied(
+        exit_reasons.died(collection.what, died, kills, reports, roster),
+        cause=_cause_of_death(collection, kills, written),
+        about=why or exit_reasons.ends(died),
+        why=why,
     )
 
 
-def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch, roster: Roster) -> Sequence[str]:
-    reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
-    reports += [rank.last_heard() for rank in gone.values() if rank.note]
-    ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
-    reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
-    if summary := launch.summary():
-        reports.append(f"torchrun reports:\n{summary}")
+def _cause_of_death(collection: Collection, oom_kills: int, written: str) -> Cause | None:
+    """Memory that ran out, as the kernel, another rank or a log says; None for what is only known as a death."""
+    if oom_kills:
+        return Cause.OUT_OF_MEMORY
+    if collection.failures and exit_reasons.cause(collection.failures) is Cause.OUT_OF_MEMORY:
+        return Cause.OUT_OF_MEMORY
 
-    return reports
+    return cause_of_text(written)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..cause import Cause, Finding, without_numbers
+from ..errors import DecodegateError, RankRaised
 from ..process import processes
 from . import logs
 from .protocol import Failure, Hello
@@ -55,14 +57,28 @@ def after(text: str, cause: str) -> str:
     return f"{first}; before that: {cause}{newline}{rest}"
 
 
-def in_brief(error: BaseException) -> str:
-    """'RankRaised: rank 1 of w2-3 raised ValueError: bad shape': kind and first line."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+def in_brief(error: BaseException) -> Finding:
+    """'RankRaised: rank 1 of w2-3 raised ValueError: bad shape': kind and first line, with the cause."""
+    cause = error.cause if isinstance(error, DecodegateError) else Cause.EXCEPTION
+    return Finding(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", cause)
 
 
 def dropped(gang: str, what: str, grace_seconds: float, why: str) -> str:
     """A gang that had nothing to do with a failure was still busy after it."""
     return after(f"gang {gang!r} was still busy with {what} {grace_seconds:g} s after it was given up, and ended", why)
+
+
+def cause(failures: Mapping[int, Failure]) -> Cause:
+    """What is behind several failures: memory that one rank has not makes others fail in other ways; else the first."""
+    known = {failure.cause for failure in failures.values()}
+    return Cause.OUT_OF_MEMORY if Cause.OUT_OF_MEMORY in known else failures[_earliest(failures)].cause
+
+
+def rank_raised(what: str, failures: Mapping[int, Failure], roster: Roster, more: str = "") -> RankRaised:
+    """The error of ranks that raised, the earliest first; `more` follows its text."""
+    first = failures[_earliest(failures)]
+    about = f"{first.type}: {without_numbers(first.message)}"
+    return RankRaised(f"{raised(what, failures, roster)}{more}", cause=cause(failures), about=about)
 
 
 def raised(what: str, failures: Mapping[int, Failure], roster: Roster) -> str:
@@ -111,6 +127,12 @@ def stacks(dumps: Mapping[int, str], unable: Mapping[int, str]) -> str:
         lines += [f"--- no stack of rank {rank}: {unable.get(rank, 'it did not react')} ---" for rank in ranks]
 
     return "\n".join(lines)
+
+
+def ends(gone: Mapping[int, int | None]) -> str:
+    """How ranks (rank: exit code) ended, without saying which: 'SIGKILL' or 'exit code 3, SIGKILL'."""
+    known = {"cause unknown" if code is None else processes.describe_exit(code) for code in gone.values()}
+    return ", ".join(sorted(known))
 
 
 def died(what: str, gone: Mapping[int, int | None], oom_kills: int, reports: Sequence[str], roster: Roster) -> str:

@@ -7,13 +7,13 @@ limit, before anything else is tried on it.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..cause import Cause
 from ..errors import DecodegateError, RankDied, RankHung
 from ..process import processes
 from ..process.guard import KILL_SECONDS, guarded
@@ -34,12 +34,8 @@ assert bool((twos == 2).all()), "1 + 1 is not 2 on this GPU"
 PROBE_SECONDS = 60.0
 """Importing torch and making a context take a few seconds; a wedged driver never returns."""
 
-# What CUDA, NCCL and the driver say when the device, and not the program, may be at fault. Running out of memory is
-# none of it. A hang or a death may also be quoted by the error of somebody who waited for it.
-_DEVICE_ERROR: Final = re.compile(
-    r"cuda ?(driver )?error(?!: out of memory)|uncorrectable|nccl.*error|launch failure|\bXid\b|\bRank(Hung|Died)\b",
-    re.IGNORECASE,
-)
+DOUBTFUL: Final = frozenset({Cause.DEVICE, Cause.HANG, Cause.CRASH})
+"""Causes for which the device, and not the program, may be at fault; running out of memory is none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,8 @@ class Place:
 
 def is_doubtful(error: BaseException) -> bool:
     """Whether `error` of some ranks may come from a GPU that no longer works."""
-    return isinstance(error, (RankHung, RankDied)) or bool(_DEVICE_ERROR.search(str(error)))
+    known = isinstance(error, DecodegateError) and error.cause in DOUBTFUL
+    return known or isinstance(error, (RankHung, RankDied))
 
 
 class Health:

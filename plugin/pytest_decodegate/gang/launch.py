@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..cause import cause_of_text, last_exception
 from ..errors import RankDied, RankHung
 from . import exit_reasons, protocol
 from .agent import Agent
@@ -82,7 +83,10 @@ class Launch:
     def _check(self, missing: list[int]) -> None:
         who = exit_reasons.ranks_text(missing)
         if not self.running:
-            raise RankDied(f"gang {self._name!r}: torchrun ended before {who} came up\n{self._explain_start()}")
+            text = f"gang {self._name!r}: torchrun ended before {who} came up\n{self._explain_start()}"
+            log = "\n".join(agent.start_log() for agent in self._agents)
+            why = next(filter(None, (agent.hint() for agent in self._agents)), last_exception(log))
+            raise RankDied(text, cause=cause_of_text(log), about=why or "torchrun ended before ranks came up", why=why)
         if self.seconds_left <= 0:
             limit = f"{self._options.start_seconds:g} s"
             raise RankHung(f"gang {self._name!r}: {who} did not connect within {limit}\n{self._explain_start()}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..cause import Cause
 from ..errors import BadInput
 
 ADDRESS = "DECODEGATE_ADDRESS"
@@ -165,13 +166,15 @@ class Bye:
 class Failure:
     """An exception as text: exception objects often pickle but do not unpickle (cpython#83932).
 
-    at: seconds since the epoch, to find the earliest of several.
+    at: seconds since the epoch, to find the earliest of several. cause: what the rank, which had the exception itself,
+    says is behind it.
     """
 
     type: str
     message: str
     traceback: str
     at: float
+    cause: Cause = Cause.EXCEPTION
 
 
 @dataclass(frozen=True, slots=True)

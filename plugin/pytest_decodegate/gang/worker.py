@@ -23,6 +23,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ..cause import cause_of
 from ..errors import DecodegateError
 from ..process.guard import PR_SET_PDEATHSIG, prctl
 from . import protocol
@@ -166,7 +167,8 @@ def _describe(error: BaseException) -> Failure:
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     # What decodegate itself refuses is a sentence for the user; where in our code it was said helps nobody.
     text = "" if isinstance(error, DecodegateError) else "".join(traceback.format_exception(type(error), error, frames))
-    return Failure(type(error).__qualname__, message, text, time.time())
+    cause = error.cause if isinstance(error, DecodegateError) else cause_of(error)
+    return Failure(type(error).__qualname__, message, text, time.time(), cause)
 
 
 def _serve(channel: _Channel) -> None:

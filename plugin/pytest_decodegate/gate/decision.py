@@ -7,31 +7,21 @@ one of thirty will look slower by chance. Passing needs no such care, because al
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .pairs import UNCAUSED, holm
-from .text.brief import alike, brief
+from ..cause import Cause, Finding
+from .pairs import holm
+from .result import ERROR, Failed, Result
 from .text.quantity import format_percent
-
-ERROR = "ERROR"
-"""In place of a verdict: a crash, a hang, or a stack that cannot run the test."""
+from .verdict import Judgement, Verdict
 
 LEVEL = 0.025
 """One-sided level at which metrics are called slower, for all of them together."""
 
 MOST_NAMES = 5
 MOST_REASONS = 3
-
-_OUT_OF_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|out-of-memory killer struck|OutOfMemory|cannot allocate memory", re.IGNORECASE
-)
-"""Of a GPU, of NCCL and of the host; a killer that may have struck (gang.exit_reasons) is no evidence."""
-
-_WHY = re.compile(r"a kernel (appeared|is gone|runs)\b|\w changed: |STRAGGLER|acceptance length|speculative decoding")
-"""In notes that may say why a metric is slower (gate.swaps, stragglers, speculation); others say how it was taken."""
 
 
 class Answer(StrEnum):
@@ -48,37 +38,8 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One metric of a run, or a test that came to no metric.
-
-    verdict: of gate.verdict, or ERROR. kind: of metric.Kind, level: of metric.Level, "" where none is known.
-    base, measured: in `unit`. change, lo, hi: fractions, + is worse. confidence: of the interval from lo to hi.
-    advisory: shown, and blocks nothing but by wrong numbers. side: whose error it is, "" where nobody can tell.
-    """
-
-    name: str
-    verdict: str
-    kind: str = ""
-    level: str = ""
-    unit: str = "s"
-    base: float | None = None
-    measured: float | None = None
-    change: float | None = None
-    lo: float | None = None
-    hi: float | None = None
-    confidence: float | None = None
-    tolerance: float | None = None
-    pairs: int = 0
-    p_worse: float | None = None
-    advisory: bool = False
-    side: str = ""
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One reason for the answer, and the metrics that it speaks for. blocks: whether it says no, or only not yet."""
+class Ground:
+    """One ground for the answer, and the metrics that it speaks for. blocks: whether it says no, or only not yet."""
 
     blocks: bool
     text: str
@@ -90,10 +51,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer with its causes, those that block first."""
+    """The answer with its grounds, those that block first."""
 
     answer: Answer
-    causes: tuple[Cause, ...]
+    grounds: tuple[Ground, ...]
 
 
 def named(names: Sequence[str]) -> str:
@@ -102,97 +63,126 @@ def named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
-def decide_all(rows: Sequence[Row], unfinished: str | None = None) -> Decision:
+def decide_all(outcomes: Sequence[Result | Failed], unfinished: str | None = None) -> Decision:
     """The answer to a run; unfinished: why it did not come to its end, None if it did."""
-    causes = [*_causes(rows)]
+    grounds = [*_grounds(outcomes)]
     if unfinished:
-        causes.append(Cause(False, unfinished, ("the run",)))
-    if not any(row.verdict in ("PASS", "IMPROVED") and not row.advisory for row in rows) and not causes:
-        causes.append(Cause(False, "no gating metric was measured", ("the run",)))
+        grounds.append(Ground(False, unfinished, ("the run",)))
+    passed = any(isinstance(each, Result) and each.judgement.verdict.passes and not each.advisory for each in outcomes)
+    if not (passed or grounds):
+        grounds.append(Ground(False, "no gating metric was measured", ("the run",)))
 
-    causes.sort(key=lambda cause: not cause.blocks)
-    if not causes:
+    grounds.sort(key=lambda ground: not ground.blocks)
+    if not grounds:
         return Decision(Answer.GO, ())
 
-    return Decision(Answer.NO_GO if causes[0].blocks else Answer.NOT_PROVEN, tuple(causes))
+    return Decision(Answer.NO_GO if grounds[0].blocks else Answer.NOT_PROVEN, tuple(grounds))
 
 
-def _causes(rows: Sequence[Row]) -> Iterator[Cause]:
-    """Rows that do not pass, grouped by what is behind them: ten red metrics with one cause are one."""
-    slower = _slower(rows)
-    groups: dict[tuple[bool, str], list[Row]] = {}
-    for row in rows:
-        if row.verdict not in ("PASS", "IMPROVED") and (not row.advisory or row.verdict == "WRONG_RESULT"):
-            blocks = _blocks(row, slower)
-            groups.setdefault((blocks, _kind_of_cause(row)), []).append(row)
+def _grounds(outcomes: Sequence[Result | Failed]) -> Iterator[Ground]:
+    """What does not pass, grouped by what is behind it: ten red metrics with one cause are one ground."""
+    slower = _slower([each for each in outcomes if isinstance(each, Result)])
+    groups: dict[tuple[bool, Hashable], list[Result | Failed]] = {}
+    for outcome in outcomes:
+        if not _is_fine(outcome):
+            groups.setdefault((_blocks(outcome, slower), _key(outcome)), []).append(outcome)
 
     for (blocks, _), group in groups.items():
-        yield Cause(blocks, _text(group, blocks), tuple(row.name for row in group))
+        yield Ground(blocks, _text(group, blocks), tuple(each.name for each in group))
 
 
-def _slower(rows: Sequence[Row]) -> set[str]:
+def _is_fine(outcome: Result | Failed) -> bool:
+    """Whether it passed, or is advisory: shown, and blocking nothing but by wrong numbers."""
+    if isinstance(outcome, Failed):
+        return outcome.advisory
+
+    verdict = outcome.judgement.verdict
+    return verdict.passes or (outcome.advisory and verdict is not Verdict.WRONG_RESULT)
+
+
+def _slower(results: Sequence[Result]) -> set[str]:
     """Names of gating metrics that are slower when all are weighed together."""
-    weighed = [(row, row.p_worse) for row in rows if row.p_worse is not None and not row.advisory]
+    numbers = [(each.name, each.judgement.numbers.p_worse) for each in results if not each.advisory]
+    weighed = [(name, p) for name, p in numbers if p is not None]
     adjusted = holm(p for _, p in weighed)
-    return {row.name for (row, _), p in zip(weighed, adjusted, strict=True) if p <= LEVEL}
+    return {name for (name, _), p in zip(weighed, adjusted, strict=True) if p <= LEVEL}
 
 
-def _blocks(row: Row, slower: set[str]) -> bool:
-    if row.verdict == ERROR:
+def _blocks(outcome: Result | Failed, slower: set[str]) -> bool:
+    if isinstance(outcome, Failed):
         # Beside the other stack there is less memory than the candidate would have alone.
-        return row.side == "candidate" and not _out_of_memory(row)
+        return outcome.side == "candidate" and outcome.error.cause is not Cause.OUT_OF_MEMORY
 
-    return row.verdict == "WRONG_RESULT" or (row.verdict == "REGRESSED" and row.name in slower)
+    verdict = outcome.judgement.verdict
+    return verdict is Verdict.WRONG_RESULT or (verdict is Verdict.REGRESSED and outcome.name in slower)
 
 
-def _kind_of_cause(row: Row) -> str:
-    """Equal for rows with one cause: numbers in a sentence are what differs between metrics.
+def _key(outcome: Result | Failed) -> Hashable:
+    """Equal for outcomes of one kind that have the same causes.
 
     What slows kernels down is not what slows collectives down, and neither may hide behind the other's names.
     """
-    said = {"INCONCLUSIVE": (), "REGRESSED": (row.kind, _why(row))}.get(row.verdict, row.reasons)
-    return " ".join(dict.fromkeys([row.verdict, *map(alike, said)]))
+    if isinstance(outcome, Failed):
+        return ERROR, outcome.error.key
+
+    judgement = outcome.judgement
+    if judgement.verdict is Verdict.INCONCLUSIVE:
+        return judgement.verdict
+    if judgement.verdict is Verdict.REGRESSED:
+        why = _why(judgement)
+        return judgement.verdict, judgement.metric.kind, why and why.key
+
+    return judgement.verdict, tuple(dict.fromkeys(reason.key for reason in judgement.reasons))
 
 
-def _text(group: Sequence[Row], blocks: bool) -> str:
+def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
     first = group[0]
-    if first.verdict == "REGRESSED":
-        return _regressed(group, blocks)
-    if first.verdict == "INCONCLUSIVE":
+    if isinstance(first, Failed):
+        return f"{ERROR}: {first.error.brief}{_of_memory(first.error)}"
+
+    judgements = [each.judgement for each in group if isinstance(each, Result)]
+    if judgements[0].verdict is Verdict.REGRESSED:
+        return _regressed(judgements, blocks)
+    if judgements[0].verdict is Verdict.INCONCLUSIVE:
         return (
-            f"noise hides the answer ({_range(group)}); more pairs (--perf-max-replicates) or a wider band "
+            f"noise hides the answer ({_range(judgements)}); more pairs (--perf-max-replicates) or a wider band "
             "(perf_tolerance) would settle it"
         )
 
-    reasons = [brief(one) for one in first.reasons[:MOST_REASONS]] or ["no reason was given"]
-    more = len(first.reasons) - MOST_REASONS
-    return f"{first.verdict}: {'; '.join(reasons)}{f' and {more} more' if more > 0 else ''}{_hint(first)}"
+    return f"{judgements[0].verdict}: {_reasons(judgements[0])}{_hint(judgements[0])}"
 
 
-def _hint(row: Row) -> str:
-    if row.verdict == "CONFOUNDED" and UNCAUSED not in row.reasons:
-        return "; if that is part of the change, declare it with --perf-change"
-    if row.verdict == ERROR and _out_of_memory(row):
-        return "; beside the other stack there is less memory: --perf-replicates 3 keeps fewer gangs alive"
+def _of_memory(error: Finding) -> str:
+    if error.cause is not Cause.OUT_OF_MEMORY:
+        return ""
 
-    return ""
+    return "; beside the other stack there is less memory: --perf-replicates 3 keeps fewer gangs alive"
 
 
-def _regressed(group: Sequence[Row], blocks: bool) -> str:
+def _reasons(judgement: Judgement) -> str:
+    reasons = [reason.brief for reason in judgement.reasons[:MOST_REASONS]] or ["no reason was given"]
+    more = len(judgement.reasons) - MOST_REASONS
+    return f"{'; '.join(reasons)}{f' and {more} more' if more > 0 else ''}"
+
+
+def _hint(judgement: Judgement) -> str:
+    uncaused = any(reason.cause is Cause.UNCAUSED for reason in judgement.reasons)
+    declarable = judgement.verdict is Verdict.CONFOUNDED and not uncaused
+    return "; if that is part of the change, declare it with --perf-change" if declarable else ""
+
+
+def _regressed(group: Sequence[Judgement], blocks: bool) -> str:
     chance = "" if blocks else "; weighed with all other metrics it may be chance, so measure it again"
-    why = f"; {note}" if (note := _why(group[0])) else ""
-    return f"slower by more than the band ({_range(group)}){why}{chance}"
+    why = _why(group[0])
+    return f"slower by more than the band ({_range(group)}){f'; {why}' if why else ''}{chance}"
 
 
-def _why(row: Row) -> str:
-    return next(filter(_WHY.search, row.notes), "")
+def _why(judgement: Judgement) -> Finding | None:
+    """The first note that may say why the metric is slower; others say how it was measured."""
+    return next((note for note in judgement.notes if note.cause.explains_times), None)
 
 
-def _range(group: Sequence[Row]) -> str:
-    changes = sorted(row.change for row in group if row.change is not None)
+def _range(group: Sequence[Judgement]) -> str:
+    changes = sorted(each.numbers.change for each in group if each.numbers.change is not None)
     ends = dict.fromkeys(map(format_percent, (changes[0], changes[-1]) if changes else ()))
     return " to ".join(ends) or "no change known"
-
-
-def _out_of_memory(row: Row) -> bool:
-    return any(_OUT_OF_MEMORY.search(reason) for reason in row.reasons)

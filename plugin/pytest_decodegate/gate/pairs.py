@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from ..baseline.schema import Session, StoredMetric
+from ..cause import Cause, Finding
 from ..machine.provenance import Difference
 from ..metric import Measurement
 from .evidence import speculation
-from .evidence.swaps import is_swap, told
+from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .stats.rules import POCOCK_ALPHA, Centred, Outcome, decide, worse_logs
+from .stats.rules import POCOCK_ALPHA, Centred, Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
-from .text import advice
-from .text.quantity import format_band, format_percent, rounded_up_band
-from .verdict import Judgement, Verdict, geometric_mean, identity_differences
+from .verdict import Basis, Judgement, Numbers, Verdict, difference_finding, geometric_mean, identity_differences
 
 FIRST_PAIRS = 6
 """Of the first look: with fewer the quantiles of t explode (power at +2 % is .62 with 4 pairs)."""
@@ -95,8 +94,8 @@ class Side:
 
     measurement: Measurement
     wrong: str | None = None
-    broken: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 def planned_looks(first: int, most: int) -> tuple[int, ...]:
@@ -116,79 +115,73 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     judgement = Judgement(
         metric=candidate.measurement.metric,
         verdict=Verdict.WRONG_RESULT,
-        level=candidate.measurement.level,
-        replicates=len(candidate.measurement.replicates),
-        measured=geometric_mean(candidate.measurement.values),
-        base=geometric_mean(base.measurement.values),
-        looks=looks,
-        paired=True,
+        basis=Basis(candidate.measurement.level, len(candidate.measurement.replicates), reference="stack", looks=looks),
+        numbers=Numbers(geometric_mean(candidate.measurement.values), geometric_mean(base.measurement.values)),
         notes=tuple(_by_side((base.notes, candidate.notes))),
     )
     if candidate.wrong is not None:
-        return replace(judgement, reasons=(f"candidate: {candidate.wrong}",), advice=advice.wrong_result())
+        wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
+        return replace(judgement, reasons=(wrong,))
     if broken := tuple(_invalid(base, candidate, contrast)):
-        return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
+        return replace(judgement, verdict=Verdict.INVALID, reasons=broken)
 
     stored = _as_stored(base.measurement)
-    another = tuple(identity_differences(stored, judgement.metric, judgement.level))
-    swaps = told(filter(is_swap, another))
-    judgement = replace(judgement, notes=(*swaps, *judgement.notes))
-    if refused := [str(one) for one in (*contrast.undeclared, *another) if not is_swap(one)]:
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=tuple(refused), advice=(_CONFOUNDED,))
+    another = tuple(identity_differences(stored, judgement.metric, judgement.basis.level))
+    swaps = swap_findings(filter(is_swap, another))
+    judgement = replace(judgement, notes=(*swaps, *judgement.notes), differences=contrast.differences)
+    if refused := [each for each in (*contrast.undeclared, *another) if not is_swap(each)]:
+        reasons = tuple(map(difference_finding, refused))
+        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, undeclared=tuple(refused))
     if swaps and not contrast.changed:
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps), advice=(_CHOSEN_ANEW,))
+        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
 
     comparison = compare_pairs(base.measurement, candidate.measurement, looks)
     outcome = decide(comparison, judgement.metric.tolerance)
-    accepted = speculation.notes(candidate.measurement.replicates, stored, math.expm1(comparison.change))
+    accepted = speculation.acceptance(candidate.measurement.replicates, stored, math.expm1(comparison.change))
+    numbers = judgement.numbers
     return replace(
         judgement,
         verdict=Verdict(outcome),
+        basis=replace(judgement.basis, pair_noise=comparison.pair_sd),
+        numbers=numbers.compared(numbers.base, comparison, comparison.alpha, comparison.p_worse),
         notes=(*accepted, *judgement.notes),
-        change=math.expm1(comparison.change),
-        lo=math.expm1(comparison.lo),
-        hi=math.expm1(comparison.hi),
-        confidence=1 - comparison.alpha,
-        p_worse=comparison.p_worse,
         changed=tuple(map(str, contrast.differences)),
-        advice=tuple(_advice(outcome, comparison, judgement.metric.tolerance)),
+        settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
 
 
-_CONFOUNDED = (
-    "make the two stacks differ in one thing only, or say what else is part of the change under test with --perf-change"
-)
-UNCAUSED = "nothing that was declared differs, yet the two sides ran something else"
+UNCAUSED = Finding("nothing that was declared differs, yet the two sides ran something else", Cause.UNCAUSED)
 """Why metrics of two equal stacks confound: declaring a change would not help."""
 
-_CHOSEN_ANEW = (
-    "a library chose anew in each process: find what the choice depends on (free memory, tuning, a cache), or pin it"
-)
 
-
-def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[str]:
-    """Why nothing can be judged, in sentences; a base that computes wrong numbers is no measure for anybody."""
+def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[Finding]:
+    """Why nothing can be judged; a base that computes wrong numbers is no measure for anybody."""
     if contrast.unused:
-        yield from contrast.unused
+        yield from (Finding(text, Cause.UNUSED_CHANGE, text) for text in contrast.unused)
         return
     if base.wrong is not None:
-        yield f"the base computes wrong numbers, so nothing can be measured against it: {base.wrong}"
+        text = f"the base computes wrong numbers, so nothing can be measured against it: {base.wrong}"
+        yield Finding(text, Cause.WRONG_BASE, base.wrong)
         return
 
     yield from _by_side([(*side.broken, *broken_rules(side.measurement)) for side in (base, candidate)])
 
 
-def _by_side(sides: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Sentences about base and candidate with the side named, unless it is said of both."""
+def _by_side(sides: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+    """Findings about base and candidate with the side named, unless it is said of both."""
     base, candidate = (tuple(dict.fromkeys(side)) for side in sides)
-    yield from (one for one in base if one in candidate)
-    yield from (f"base: {one}" for one in base if one not in candidate)
-    yield from (f"candidate: {one}" for one in candidate if one not in base)
+    yield from (found for found in base if found in candidate)
+    yield from (found.of("base", apart=True) for found in base if found not in candidate)
+    yield from (found.of("candidate", apart=True) for found in candidate if found not in base)
 
 
 def _as_stored(base: Measurement) -> StoredMetric:
     """The base as a baseline of one session, which is what identities and acceptance are compared with."""
     return StoredMetric(base.metric, (Session("", "", base.level, base.replicates),))
+
+
+def _settlement(comparison: PairedComparison, tolerance: float) -> Settlement:
+    return Settlement(pairs_that_settle(comparison, tolerance), None, math.expm1(comparison.hi))
 
 
 def pairs_that_settle(comparison: PairedComparison, tolerance: float) -> int | None:
@@ -210,26 +203,6 @@ def surely_found(tolerance: float, lo: float, hi: float) -> float:
 
 def _half_width(comparison: PairedComparison, pairs: int) -> float:
     return t_quantile(1 - comparison.alpha / 2, pairs - 1) * comparison.pair_sd / math.sqrt(pairs)
-
-
-def _advice(outcome: Outcome, comparison: PairedComparison, tolerance: float) -> Iterator[str]:
-    if outcome == "REGRESSED":
-        yield "undo the change, or a part of it at a time, to find what costs; do not roll out until then"
-    if outcome == "IMPROVED":
-        yield "be suspicious first: is the same work still done (result checks, cache hits, skipped layers, clocks)?"
-    if outcome == "INCONCLUSIVE":
-        yield from _open_still(comparison, tolerance)
-
-
-def _open_still(comparison: PairedComparison, tolerance: float) -> Iterator[str]:
-    noise = f"one pair scatters by {format_percent(comparison.pair_sd, signed=False)}"
-    if (pairs := pairs_that_settle(comparison, tolerance)) is not None:
-        yield f"{noise}; {pairs} pairs would have settled it: --perf-max-replicates {pairs}"
-    else:
-        yield f"{noise}; not even {MOST_FORESEEN} pairs would have settled it: the change lies too near the band's edge"
-
-    band = format_band(rounded_up_band(math.expm1(comparison.hi)))
-    yield f"a band of {band} would have passed, if you accept that loss"
 
 
 def holm(p_values: Iterable[float]) -> list[float]:

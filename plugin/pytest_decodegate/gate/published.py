@@ -27,16 +27,25 @@ def decide_by_band(change: float, tolerance: float) -> Outcome:
     return "IMPROVED" if change < -band else "PASS"
 
 
-def told(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+def published_differences(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     """The differences in what the publication says; the rest cannot be compared."""
     return tuple(one for one in differences if one.base is not ABSENT)
 
 
-def untold(differences: Iterable[Difference]) -> tuple[str, ...]:
+def unpublished(differences: Iterable[Difference]) -> tuple[str, ...]:
     """Names of what the publication does not say, once each: "gpus.power_limit_w" for all GPUs."""
-    return tuple(dict.fromkeys(re.sub(r"\[\d+\]", "", one.field) for one in differences if one.base is ABSENT))
+    return tuple(dict.fromkeys(without_numbers(one.field) for one in differences if one.base is ABSENT))
 
 
-def as_told(selection: Selection) -> Selection:
+def without_numbers(field: str) -> str:
+    """A field of all GPUs at once: "gpus.power_limit_w" for "gpus[3].power_limit_w"."""
+    return re.sub(r"\[\d+\]", "", field)
+
+
+def published_part(selection: Selection) -> Selection:
     """`selection` without the differences that come from the publication's silence."""
-    return replace(selection, differences=told(selection.differences), undeclared=told(selection.undeclared))
+    return replace(
+        selection,
+        differences=published_differences(selection.differences),
+        undeclared=published_differences(selection.undeclared),
+    )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .decision import Row
 from .pairs import surely_found
+from .result import Failed, Result
+from .verdict import Verdict
 
 MARGIN = 0.5
 """Of the band: a slowdown larger than the band by so much must be found; nearer the edge it may stay open."""
@@ -15,14 +16,14 @@ MARGIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The rows of one run with a known slowdown of the candidate, a fraction; rank: the only one that has it.
+    """The outcomes of one run with a known slowdown of the candidate, a fraction; rank: the only one that has it.
 
     unfinished: why the run did not come to its end, None if it did.
     """
 
     slowdown: float
     rank: int | None
-    rows: tuple[Row, ...]
+    outcomes: tuple[Result | Failed, ...]
     unfinished: str | None = None
 
 
@@ -62,44 +63,54 @@ def proven(trials: Sequence[Trial], found: Sequence[Found]) -> bool:
 def findings(trials: Iterable[Trial]) -> Iterator[Found]:
     """One for each kind in each trial, and one more for what its slowdown does not reach."""
     for trial in trials:
-        groups: dict[tuple[str, float], list[Row]] = {}
-        for row in trial.rows:
-            groups.setdefault((row.kind, _reaching(trial, row)), []).append(row)
+        groups: dict[tuple[str, float], list[Result | Failed]] = {}
+        for outcome in trial.outcomes:
+            groups.setdefault(_group(trial, outcome), []).append(outcome)
 
-        for (kind, slowdown), rows in groups.items():
-            yield _found(kind, slowdown, trial.rank, rows)
+        for (kind, slowdown), outcomes in groups.items():
+            yield _found(kind, slowdown, trial.rank, outcomes)
 
 
-def _reaching(trial: Trial, row: Row) -> float:
-    """The slowdown of a row: it is put into bursts, where only collectives have other ranks than 0, and into servers
-    as a whole.
+def _group(trial: Trial, outcome: Result | Failed) -> tuple[str, float]:
+    """Kind and slowdown of an outcome, of a test that came to no verdict "" and 0.
+
+    A slowdown is put into bursts, where only collectives have other ranks than 0, and into servers as a whole.
     """
-    if row.level == "gang":
-        reached = trial.rank in (None, 0) or row.kind == "collective"
+    if isinstance(outcome, Failed):
+        return "", 0.0
+
+    kind, level = outcome.judgement.metric.kind, outcome.judgement.basis.level
+    if level == "gang":
+        reached = trial.rank in (None, 0) or kind == "collective"
     else:
-        reached = row.level == "server" and trial.rank is None
+        reached = level == "server" and trial.rank is None
 
-    return trial.slowdown if reached else 0.0
-
-
-def failed(row: Row) -> bool:
-    """Whether the row says nothing about slowdowns: an error, or a verdict without statistics."""
-    return row.verdict not in ("PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE")
+    return kind, trial.slowdown if reached else 0.0
 
 
-def _found(kind: str, slowdown: float, rank: int | None, rows: Sequence[Row]) -> Found:
-    slower = sum(row.verdict == "REGRESSED" for row in rows)
-    passed = sum(row.verdict in ("PASS", "IMPROVED") for row in rows)
-    broken = sum(map(failed, rows))
-    expected = {_expected(slowdown, row.tolerance or 0.0) for row in rows if not failed(row)}
+def failed(outcome: Result | Failed) -> bool:
+    """Whether it says nothing about slowdowns: an error, or a verdict without statistics."""
+    return isinstance(outcome, Failed) or outcome.judgement.verdict not in (
+        Verdict.PASS,
+        Verdict.IMPROVED,
+        Verdict.REGRESSED,
+        Verdict.INCONCLUSIVE,
+    )
+
+
+def _found(kind: str, slowdown: float, rank: int | None, outcomes: Sequence[Result | Failed]) -> Found:
+    judged = [each.judgement for each in outcomes if isinstance(each, Result) and not failed(each)]
+    slower = sum(judgement.verdict is Verdict.REGRESSED for judgement in judged)
+    passed = sum(judgement.verdict.passes for judgement in judged)
+    expected = {_expected(slowdown, judgement.metric.tolerance) for judgement in judged}
     return Found(
         kind,
         slowdown,
         rank if slowdown else None,
         slower,
         passed,
-        len(rows) - slower - passed - broken,
-        broken,
+        len(judged) - slower - passed,
+        len(outcomes) - len(judged),
         expected.pop() if len(expected) == 1 else "",
     )
 
@@ -117,9 +128,15 @@ def resolved(trials: Iterable[Trial]) -> dict[str, float]:
     From the trials without a slowdown.
     """
     smallest: dict[str, list[float]] = {}
-    for trial in trials:
-        for row in trial.rows:
-            if trial.slowdown == 0 and row.hi is not None and row.lo is not None and row.tolerance is not None:
-                smallest.setdefault(row.kind, []).append(surely_found(row.tolerance, row.lo, row.hi))
+    judgements = [
+        outcome.judgement
+        for trial in trials
+        for outcome in trial.outcomes
+        if trial.slowdown == 0 and isinstance(outcome, Result)
+    ]
+    for judgement in judgements:
+        lo, hi = judgement.numbers.lo, judgement.numbers.hi
+        if lo is not None and hi is not None:
+            smallest.setdefault(judgement.metric.kind, []).append(surely_found(judgement.metric.tolerance, lo, hi))
 
     return {kind: median(some) for kind, some in smallest.items()}

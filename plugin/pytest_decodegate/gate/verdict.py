@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ..cause import Cause, Finding
 from ..machine.clocks import clock_shift
 from ..machine.provenance import ABSENT, Difference
 from ..metric import Level, Measurement, Metric, Replicate
 from .evidence import quality, speculation
-from .evidence.swaps import is_swap
-from .evidence.swaps import told as swaps_told
+from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .published import as_told, decide_by_band, told, untold
+from .published import decide_by_band, published_differences, published_part, unpublished
 from .stats.noise import mean
-from .stats.rules import POCOCK_ALPHA, compare, decide, worse_logs
-from .text import advice
+from .stats.rules import POCOCK_ALPHA, Interval, Settlement, compare, decide, settle, worse_logs
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
@@ -45,58 +44,103 @@ class Verdict(StrEnum):
         return self in (Verdict.PASS, Verdict.IMPROVED)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict with everything that a report needs to defend it.
+Reference: TypeAlias = Literal["baseline", "stack", "file"]
+"""What a metric is compared with: a stored baseline, another stack measured in the same minutes, or (of two stored
+baselines) the other file."""
 
-    measured, base: geometric means of the process values in the metric's unit; None when there are none.
-    change, lo, hi: fraction for the worse and its interval (0.05 is 5 % worse, whatever the unit).
-    confidence: nominal confidence of [lo, hi]; with `looks` planned looks it is stricter than 95 %.
-    session_noise: standard deviation between sessions that was used, a fraction; assumed when there are few.
-    From base to session_noise all are None (sessions: 0) unless the statistics were reached.
-    new_sessions: of `measured`, which is one session unless it was stored.
-    untold: what a published figure does not say; None where the baseline was recorded. Against a published figure base
-    and change are known, and no statistics.
-    choice: why this baseline, and what else was there. changed: declared differences between the two sides.
-    reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
-    paired: `base` is the other stack, measured in the same minutes; `replicates` are then pairs.
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Levels in the metric's unit, changes as fractions for the worse (0.05 is 5 % worse, whatever the unit).
+
+    measured, base: geometric means of the process values; None when there are none. lo, hi: interval of the change.
+    confidence: nominal one of the interval; with several planned looks it is stricter than 95 %.
     p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; of pairs,
     and of stored baselines where a metric regressed.
+    From change on all are None unless the statistics were reached; of a published figure the change alone is known.
     """
 
-    metric: Metric
-    verdict: Verdict
-    level: Level
-    replicates: int
-    measured: float | None
+    measured: float | None = None
     base: float | None = None
     change: float | None = None
     lo: float | None = None
     hi: float | None = None
     confidence: float | None = None
+    p_worse: float | None = None
+
+    def compared(self, base: float | None, interval: Interval, alpha: float, p_worse: float | None) -> Numbers:
+        """With a base level, and what a comparison at the two-sided level `alpha` gave on the log scale."""
+        return Numbers(
+            measured=self.measured,
+            base=base,
+            change=math.expm1(interval.change),
+            lo=math.expm1(interval.lo),
+            hi=math.expm1(interval.hi),
+            confidence=1 - alpha,
+            p_worse=p_worse,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a verdict rests on.
+
+    level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
+    sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
+    standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
+    unpublished: what a published figure does not say; None where the baseline was recorded.
+    baseline: its file. choice: why this one, and what else was there.
+    """
+
+    level: Level
+    replicates: int = 0
+    reference: Reference = "baseline"
     looks: int = 1
     sessions: int = 0
-    session_noise: float | None = None
     new_sessions: int = 1
-    untold: tuple[str, ...] | None = None
+    session_noise: float | None = None
+    pair_noise: float | None = None
+    unpublished: tuple[str, ...] | None = None
     baseline: Path | None = None
     choice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with everything that a report needs to defend it.
+
+    reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
+    changed: declared differences between the two sides, as sentences. differences, undeclared: in provenance, all and
+    those that confound. another: fields that make it another measurement than the base.
+    settlement: what would have settled an INCONCLUSIVE metric, None for other verdicts.
+    """
+
+    metric: Metric
+    verdict: Verdict
+    basis: Basis
+    numbers: Numbers = field(default_factory=Numbers)
+    reasons: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
     changed: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    paired: bool = False
-    p_worse: float | None = None
+    differences: tuple[Difference, ...] = ()
+    undeclared: tuple[Difference, ...] = ()
+    another: tuple[Difference, ...] = ()
+    settlement: Settlement | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the metric."""
+        return self.metric.name
 
 
 def judge(
     measurement: Measurement,
     selection: Selection,
     *,
-    invalid: Sequence[str] = (),
+    invalid: Sequence[Finding] = (),
     wrong: str | None = None,
     looks: int = 1,
-    notes: Sequence[str] = (),
+    notes: Sequence[Finding] = (),
 ) -> Judgement:
     """Judge a measurement; the first that holds wins: wrong, invalid, no baseline, confounded, then the statistics.
 
@@ -106,46 +150,50 @@ def judge(
     judgement = Judgement(
         metric=measurement.metric,
         verdict=Verdict.WRONG_RESULT,
-        level=measurement.level,
-        replicates=len(measurement.replicates),
-        measured=geometric_mean(measurement.values),
-        looks=looks,
-        baseline=selection.baseline.path if selection.baseline else None,
-        choice=selection.choice,
+        basis=Basis(
+            measurement.level,
+            len(measurement.replicates),
+            looks=looks,
+            baseline=selection.baseline.path if selection.baseline else None,
+            choice=selection.choice,
+        ),
+        numbers=Numbers(geometric_mean(measurement.values)),
         notes=tuple(notes),
     )
     if wrong is not None:
-        return replace(judgement, reasons=(wrong,), advice=advice.wrong_result())
+        return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),))
     if broken := (*invalid, *broken_rules(measurement)):
-        return replace(judgement, verdict=Verdict.INVALID, reasons=broken, advice=advice.invalid())
+        return replace(judgement, verdict=Verdict.INVALID, reasons=broken)
 
     name = measurement.metric.name
     baseline = selection.baseline
     if baseline is None or name not in baseline.metrics:
-        reason = f"{baseline.path if baseline else selection.folder} has no metric {name!r}"
-        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
+        where = baseline.path if baseline else selection.folder
+        reason = Finding(f"{where} has no metric {name!r}", Cause.NO_BASELINE)
+        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,))
 
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
     if selection.differences and not selection.undeclared:
-        judgement = replace(judgement, notes=(*notes, *swaps_told(filter(is_swap, another))))
+        judgement = replace(judgement, notes=(*notes, *swap_findings(filter(is_swap, another))))
         another = tuple(one for one in another if not is_swap(one))
 
     if stored.level == "published":
-        judgement = replace(judgement, untold=untold((*another, *selection.differences)))
-        another, selection = told(another), as_told(selection)
+        silent = unpublished((*another, *selection.differences))
+        judgement = replace(judgement, basis=replace(judgement.basis, unpublished=silent))
+        another, selection = published_differences(another), published_part(selection)
 
-    identity = tuple(_another(another))
-    if identity or selection.undeclared:
+    judgement = replace(judgement, differences=selection.differences)
+    if another or selection.undeclared:
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
-            reasons=(*map(str, selection.undeclared), *identity),
-            advice=advice.confounded(selection.differences, selection.undeclared, identity),
+            reasons=(*map(difference_finding, selection.undeclared), *_another(another)),
+            undeclared=selection.undeclared,
+            another=another,
         )
 
-    changed = tuple(map(str, selection.differences))
-    judgement = replace(judgement, changed=changed)
+    judgement = replace(judgement, changed=tuple(map(str, selection.differences)))
     if stored.level == "published":
         return beside_point(judgement, measurement.values, stored.sessions[-1].values)
 
@@ -161,7 +209,8 @@ def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: Stored
     if shift is None:
         return judgement
 
-    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(str(shift),), advice=advice.other_clocks())
+    reason = Finding(shift, Cause.CLOCK_SHIFT)
+    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), settlement=None)
 
 
 def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:
@@ -172,9 +221,7 @@ def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[floa
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=geometric_mean(base),
-        change=math.expm1(change),
-        advice=advice.beside_published(outcome),
+        numbers=replace(judgement.numbers, base=geometric_mean(base), change=math.expm1(change)),
     )
 
 
@@ -184,25 +231,25 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
     base = quality.passes(replicate for session in stored.current for replicate in session.replicates)
     now = quality.passes(new)
     if not (base and now):
-        reason = f"metric {metric.name!r} holds no answers on the side of the {'run' if base else 'baseline'}"
-        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,), advice=advice.no_baseline())
+        side = "run" if base else "baseline"
+        reason = Finding(f"metric {metric.name!r} holds no answers on the side of the {side}", Cause.NO_BASELINE)
+        return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,))
 
     exact = metric.contract.get("batch_invariant") is True
     found = quality.compare(base, now, tolerance=metric.tolerance, exact=exact)
     return replace(
         judgement,
         verdict=Verdict.WRONG_RESULT if found.wrong else Verdict.PASS,
-        base=level_of(session_logs(stored), metric),
-        reasons=(found.wrong,) if found.wrong else (),
-        notes=(found.note, *judgement.notes),
-        advice=advice.other_answers() if found.wrong else (),
+        numbers=replace(judgement.numbers, base=level_of(session_logs(stored), metric)),
+        reasons=(Finding(found.wrong, Cause.WRONG_ANSWERS),) if found.wrong else (),
+        notes=(Finding(found.note), *judgement.notes),
     )
 
 
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
     metric = measurement.metric
-    alpha = POCOCK_ALPHA[judgement.looks]
+    alpha = POCOCK_ALPHA[judgement.basis.looks]
     sessions = session_logs(stored)
     peers = [
         session_logs(other)
@@ -211,18 +258,17 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     ]
     comparison = compare(worse_logs(measurement.values, metric.better), sessions, peers, metric.kind, alpha)
     outcome = decide(comparison, metric.tolerance)
+    noise = math.sqrt(comparison.noise.session.value)
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        base=level_of(sessions, metric),
-        change=math.expm1(comparison.change),
-        lo=math.expm1(comparison.lo),
-        hi=math.expm1(comparison.hi),
-        confidence=1 - alpha,
-        sessions=len(sessions),
-        session_noise=math.sqrt(comparison.noise.session.value),
-        notes=(*speculation.notes(measurement.replicates, stored, math.expm1(comparison.change)), *judgement.notes),
-        advice=advice.compared(outcome, comparison, metric.tolerance, judgement.changed),
+        basis=replace(judgement.basis, sessions=len(sessions), session_noise=noise),
+        numbers=judgement.numbers.compared(level_of(sessions, metric), comparison, alpha, None),
+        notes=(
+            *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
+            *judgement.notes,
+        ),
+        settlement=settle(comparison, metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
 
 
@@ -242,12 +288,18 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
-def _another(differences: Sequence[Difference]) -> Iterator[str]:
+def difference_finding(difference: Difference) -> Finding:
+    """A difference that confounds, about its field."""
+    return Finding(difference, Cause.DIFFERENCE, str(difference))
+
+
+def _another(differences: Sequence[Difference]) -> Iterator[Finding]:
     """Why this is another measurement; what ran instead is named kernel by kernel."""
-    yield from swaps_told(filter(is_swap, differences))
-    for one in differences:
-        if not is_swap(one):
-            yield f"{one.field}: {one.base!r} in the baseline, {one.new!r} now"
+    yield from swap_findings(filter(is_swap, differences))
+    for other in differences:
+        if not is_swap(other):
+            text = f"{other.field}: {other.base!r} in the baseline, {other.new!r} now"
+            yield Finding(text, Cause.DIFFERENCE, other.field)
 
 
 def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> Iterator[Difference]:
@@ -264,8 +316,8 @@ def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> 
     if "published" not in (stored.level, level):
         base, new = {**base, "level": stored.level}, {**new, "level": level}
 
-    for field in sorted({*base, *new}):
-        difference = Difference(field, base.get(field, ABSENT), new.get(field, ABSENT), declarable=False)
+    for name in sorted({*base, *new}):
+        difference = Difference(name, base.get(name, ABSENT), new.get(name, ABSENT), declarable=False)
         unknown = ABSENT in (difference.base, difference.new) and is_swap(difference)
         if difference.base != difference.new and not unknown:
             yield difference

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final
 
+from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..metric import Json
 from .leftover import holders
@@ -32,14 +33,14 @@ POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
+    """What was seen: `invalid` holds a finding for each broken rule, `facts` everything worth reporting.
 
     notes: what a reader should know although it breaks no rule.
     """
 
-    invalid: tuple[str, ...]
+    invalid: tuple[Finding, ...]
     facts: Mapping[str, Json]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,25 +63,29 @@ class GpuTally:
                 strangers = self.foreign if _uses_cuda(process.pid) else self.unverifiable
                 strangers[process.pid] = process
 
-    def invalid(self) -> tuple[str, ...]:
-        """One sentence for each broken rule."""
-        shares = self.reason_shares()
-        slowed = [
-            f"{self.label}: {reason} in {shares[reason]:.1%} of {len(self.samples)} samples; "
-            "the clocks were not free, check cooling and power supply and measure again"
-            for reason in INVALIDATING
-            if reason in shares
-        ]
-        intruders = [
-            f"{self.label}: foreign process {process} ran beside the measurement; stop it and measure again"
-            for process in self.foreign.values()
-        ]
-        return (*slowed, *intruders)
+    def invalid(self) -> tuple[Finding, ...]:
+        """A finding for each broken rule."""
+        return (*self._throttling(), *self._strangers())
 
-    def notes(self) -> tuple[str, ...]:
+    def _throttling(self) -> Iterator[Finding]:
+        shares = self.reason_shares()
+        for reason in INVALIDATING:
+            if reason in shares:
+                text = (
+                    f"{self.label}: {reason} in {shares[reason]:.1%} of {len(self.samples)} samples; "
+                    "the clocks were not free, check cooling and power supply and measure again"
+                )
+                yield Finding(text, Cause.THROTTLING, f"{self.label}: {reason}")
+
+    def _strangers(self) -> Iterator[Finding]:
+        for process in self.foreign.values():
+            text = f"{self.label}: foreign process {process} ran beside the measurement; stop it and measure again"
+            yield Finding(text, Cause.STRANGER, f"{self.label}: {process.name}")
+
+    def notes(self) -> tuple[Finding, ...]:
         """What breaks no rule and is worth a line: a link that stayed below what it can do."""
         problem = slow_link(self.label, self._links, self.slot.most if self.slot else None)
-        return (problem,) if problem else ()
+        return (Finding(problem, Cause.REMARK, self.label),) if problem else ()
 
     @property
     def _busy(self) -> list[Sample]:
@@ -161,7 +166,7 @@ class Watch:
         """What was seen between the start and the end of the block."""
         tallies = self._tallies.values()
         return Telemetry(
-            invalid=(*(sentence for tally in tallies for sentence in tally.invalid()), *self._blind()),
+            invalid=(*(broken for tally in tallies for broken in tally.invalid()), *self._blind()),
             facts={
                 "gpus": [tally.facts() for tally in tallies],
                 "sampler_errors": dict[str, Json](self._errors),
@@ -173,15 +178,16 @@ class Watch:
             notes=tuple(note for tally in tallies for note in tally.notes()),
         )
 
-    def _blind(self) -> Iterator[str]:
+    def _blind(self) -> Iterator[Finding]:
         """A GPU that could not be looked at may have been throttled, or shared with anybody."""
         for uuid, tally in self._tallies.items():
             if not tally.samples:
                 why = next((error for error in self._errors if error.startswith(uuid)), "NVML did not answer")
-                yield f"{tally.label} could not be watched: {why}"
+                yield Finding(f"{tally.label} could not be watched: {why}", Cause.UNWATCHED, tally.label)
 
         if self._thread.is_alive():
-            yield "the watch over the GPUs is stuck in a call to NVML, so nobody looked for throttling and strangers"
+            stuck = "the watch over the GPUs is stuck in a call to NVML, so nobody looked for throttling and strangers"
+            yield Finding(stuck, Cause.UNWATCHED, "NVML")
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_seconds):

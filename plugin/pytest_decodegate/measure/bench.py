@@ -57,7 +57,8 @@ class Bench:
         if len(self._causes) > MOST_REPLACED:
             raise GangError(
                 f"ranks of world size {self.world_size} broke {len(self._causes)} times in this session and are not "
-                f"started again; the first cause was:\n{self._causes[0]}"
+                f"started again; the first cause was:\n{self._causes[0]}",
+                repeats=self._causes[0],
             )
         missing = count - len(self._gangs)
         for name in broken[: max(0, missing)]:

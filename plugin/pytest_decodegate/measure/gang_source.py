@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.protocol import Function
 from ..gate.evidence import bandwidth, floors
-from ..gate.evidence.stragglers import Own, Place, notes, placed, seated, table
+from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
 from ..metric import Json, Level, Replicate
 from ..workloads.runtime import rank
@@ -78,13 +79,13 @@ class GangSource:
         self._kernels: dict[str, Json] = {}
         self._nccl: Identity | None = None
         self._own: list[tuple[Own, Sequence[Place]]] = []
-        self._stragglers: list[str] = []
+        self._stragglers: list[Finding] = []
         self._ranks: list[Json] = []
         self._telemetry: list[Json] = []
         self._replicates: list[Replicate] = []
         self._wrong: str | None = None
-        self._broken: list[str] = []
-        self._notes: list[str] = []
+        self._broken: list[Finding] = []
+        self._notes: list[Finding] = []
 
     def __enter__(self) -> Self:
         return self
@@ -241,16 +242,15 @@ class GangSource:
             for index, kernels in enumerate(answer):
                 self._kernels = self._kernels or kernels
                 if changes := list(kernel_changes(self._kernels, kernels)):
-                    self._broken.append(
-                        f"replicate {number}, rank {index} ran other kernels than the first: {changes[0]}"
-                    )
+                    whose = f"replicate {number}, rank {index} ran other kernels than the first"
+                    self._broken.append(Finding(f"{whose}: {changes[0]}", Cause.UNSTEADY, changes[0].about))
 
     def _sound_replicates(self, samplers: Sequence[GangSampler], turns: Sequence[Turns]) -> Iterator[Replicate]:
         """The replicates whose clock ran; the others break a rule."""
         first = len(self._gangs) - len(samplers) + 1
         for number, (sampler, taken) in enumerate(zip(samplers, turns, strict=True), start=first):
             if problem := sampler.broken_clock:
-                self._broken.append(f"replicate {number}: {problem}")
+                self._broken.append(problem.of(f"replicate {number}"))
                 continue
 
             replicate = sampler.replicate(taken.samples, taken.warmups)
@@ -266,7 +266,7 @@ class GangSource:
             work = floors.Work(traffic.bytes, traffic.flops, min(ceilings, default=None))
             facts.update(floors.rates(taken.value, work))
             if problem := floors.too_fast(taken.value, work, self._opened[0].contract):
-                self._broken.append(f"replicate {number}: {problem}")
+                self._broken.append(problem.of(f"replicate {number}"))
 
         if hot := [one.hot_s for one in ranks if one.hot_s]:
             facts["hot_over_cold"] = max(hot) / taken.value
@@ -274,7 +274,7 @@ class GangSource:
         if slept := [one.align_cycles for one in ranks if one.align_cycles]:
             facts["align_cycles"] = max(slept)
             if late := late_host(max(slept)):
-                self._notes.append(f"replicate {number}: {late}")
+                self._notes.append(late.of(f"replicate {number}"))
 
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [one.own_s for one in ranks if one.own_s]
@@ -293,7 +293,7 @@ class GangSource:
         places = placed(self._own[0][1], seen.get("gpus") if isinstance(seen, dict) else None, host)
         gangs = seated(self._own)
         self._notes = [note for note in self._notes if note not in self._stragglers]
-        self._stragglers = notes(gangs, places, host)
+        self._stragglers = straggler_findings(gangs, places, host)
         self._notes.extend(self._stragglers)
         self._ranks = table(gangs, places) if len(places) >= TABLE_RANKS or self._stragglers else []
 

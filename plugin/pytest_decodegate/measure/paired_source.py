@@ -28,12 +28,12 @@ Turn: TypeAlias = tuple[SideName, int]
 
 
 class StackFailed(GangError):
-    """One of two stacks could not do what it was asked. base: what the base gave so far, if anything."""
+    """One of two stacks could not do what it was asked: `error`. base: what the base gave so far, if anything."""
 
-    def __init__(self, side: SideName, cause: DecodegateError) -> None:
-        super().__init__(f"the {side} failed: {type(cause).__name__}: {cause}")
+    def __init__(self, side: SideName, error: DecodegateError) -> None:
+        super().__init__(f"the {side} failed: {error.finding}", repeats=error)
         self.side = side
-        self.cause = cause
+        self.error = error
         self.base: tuple[Replicate, ...] = ()
 
 

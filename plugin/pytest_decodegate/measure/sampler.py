@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding
 from ..metric import Json, Replicate
 from ..workloads.runtime import rank
 from ..workloads.runtime.timing import MOST_ALIGN_CYCLES
@@ -45,7 +46,7 @@ class GangSampler:
             kept.clear()
 
     @property
-    def broken_clock(self) -> str | None:
+    def broken_clock(self) -> Finding | None:
         """The first sample that is no duration, in words; None if all are.
 
         Looked for on each rank: `max` over ranks hides a zero always, and a NaN by the order of ranks.
@@ -53,9 +54,10 @@ class GangSampler:
         for index, kept in enumerate(self._by_rank):
             for sample in kept:
                 if not (math.isfinite(sample) and sample > 0):
-                    return (
+                    return Finding(
                         f"rank {index} of {self.gang.name} took a sample of {sample!r} s; its clock stands still, runs "
-                        "backwards or gives no number: check `clock` and `calls` of the workload"
+                        "backwards or gives no number: check `clock` and `calls` of the workload",
+                        Cause.BROKEN_CLOCK,
                     )
 
         return None
@@ -66,12 +68,12 @@ class GangSampler:
         return Replicate(tuple(samples), {"rank_medians": medians, "warmup_batches": warmups})
 
 
-def late_host(align_cycles: int) -> str | None:
+def late_host(align_cycles: int) -> Finding | None:
     """What to say where the sleep before a burst has grown to `align_cycles`; None unless it can grow no more."""
     if align_cycles < MOST_ALIGN_CYCLES:
         return None
 
-    return (
+    return Finding(
         f"the host was late with a burst although the GPU slept {MOST_ALIGN_CYCLES // 2:,} cycles first; its launches "
-        "may be part of the time: see what else runs on the CPUs"
+        "may be part of the time: see what else runs on the CPUs",
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..cause import Cause, Finding
 from ..metric import Json, Level, Measurement, Metric, Replicate
 
 
@@ -23,8 +24,8 @@ class Taken:
     contract: Mapping[str, Json] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
     wrong: str | None = None
-    broken: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -68,7 +69,8 @@ def joined(parts: Sequence[Taken]) -> Taken:
     changed = sorted({name for part in others for name in _changed(first.contract, part.contract)})
     broken = [reason for part in parts for reason in part.broken]
     if changed:
-        broken.append(f"replicates of one stack differ in {', '.join(changed)}")
+        names = ", ".join(changed)
+        broken.append(Finding(f"replicates of one stack differ in {names}", Cause.UNSTEADY, names))
 
     return Taken(
         first.level,

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from ..cause import Finding
 from ..gate.text.quantity import format_value
 from ..metric import Json, Level, Replicate
 from ..report.plot import plot
@@ -35,7 +36,7 @@ class Point:
     concurrency: int
     output_tok_s: float
     tpot_s: float
-    broken: tuple[str, ...] = ()
+    broken: tuple[Finding, ...] = ()
 
 
 def concurrencies(most: int = MOST_STREAMS) -> tuple[int, ...]:
@@ -177,7 +178,7 @@ class SweepSource:
             replicates=tuple(map(_of_throughput, windows.replicates)),
             contract=self._contract(windows),
             facts=self._facts(windows),
-            notes=(said(self._points), *windows.notes),
+            notes=(Finding(said(self._points)), *windows.notes),
         )
 
     def _sweep(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from ..cause import Cause, Finding
 from ..client import counters, stream
 from ..client.counters import CROSS_CHECK, Check, Counters, Received
 from ..client.stream import TPOT_FORMULA, Exchange, RequestTiming
@@ -68,7 +69,7 @@ class Window:
     tpot_s: tuple[float, ...]
     ttft_s: tuple[float, ...]
     output_tok_s: float
-    broken: tuple[str, ...]
+    broken: tuple[Finding, ...]
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -88,7 +89,7 @@ def read(recording: Recording, load: Load) -> Window:
             *_wrong_lengths(everything),
             *_unseen(len(measured) - len(timed), len(measured)),
             *_too_few(most, load.concurrency),
-            *(f"a kernel was compiled in the window: {line}" for line in compiled_in_inference(recording.log)),
+            *_compiled(recording.log),
             *check.broken,
         ),
         facts={
@@ -134,23 +135,32 @@ def _server_check(counted: Counters | None, everything: Sequence[RequestTiming],
     return counters.check(counted, received, limit=limit)
 
 
-def _wrong_lengths(timings: Sequence[RequestTiming]) -> Iterator[str]:
+def _wrong_lengths(timings: Sequence[RequestTiming]) -> Iterator[Finding]:
     wrong = [timing for timing in timings if timing.tokens != timing.asked_tokens]
     for first in wrong[:1]:
-        yield (
+        yield Finding(
             f"{len(wrong)} of {len(timings)} answers do not have the tokens asked for (one has {first.tokens} of "
-            f"{first.asked_tokens}, finish reason {first.finish_reason!r}); does the server honour ignore_eos?"
+            f"{first.asked_tokens}, finish reason {first.finish_reason!r}); does the server honour ignore_eos?",
+            Cause.WINDOW,
+            "length of answers",
         )
 
 
-def _unseen(unseen: int, measured: int) -> Iterator[str]:
+def _unseen(unseen: int, measured: int) -> Iterator[Finding]:
     if unseen:
-        yield f"{unseen} of {measured} answers arrived in one piece: something collects the stream, or a host is busy"
+        whole = f"{unseen} of {measured} answers arrived in one piece: something collects the stream, or a host is busy"
+        yield Finding(whole, Cause.WINDOW, "answers in one piece")
 
 
-def _too_few(most: int, asked: int) -> Iterator[str]:
+def _too_few(most: int, asked: int) -> Iterator[Finding]:
     if most < asked:
-        yield f"asked for concurrency {asked}, but at most {most} streams decoded at once"
+        few = f"asked for concurrency {asked}, but at most {most} streams decoded at once"
+        yield Finding(few, Cause.WINDOW, "concurrency")
+
+
+def _compiled(log: str) -> Iterator[Finding]:
+    for line in compiled_in_inference(log):
+        yield Finding(f"a kernel was compiled in the window: {line}", Cause.WINDOW, "compilation")
 
 
 def _tokens_between(timing: RequestTiming, start_s: float, end_s: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding
 from ..client.floor import Floor, client_floor
 from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
@@ -63,7 +64,7 @@ class WindowSource:
         self.level: Level = "server" if restart else "window"
         self._wrong = wrong
         self._replicates: list[Replicate] = []
-        self._broken: list[str] = []
+        self._broken: list[Finding] = []
         self._use(server)
 
     def _use(self, server: Server) -> None:
@@ -119,7 +120,7 @@ class WindowSource:
             self._notes(floor),
         )
 
-    def _notes(self, floor: Floor | str) -> tuple[str, ...]:
+    def _notes(self, floor: Floor | str) -> tuple[Finding, ...]:
         if not self._windows:
             return ()
 
@@ -152,9 +153,8 @@ class WindowSource:
     def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
         before, now = _backend(self._ran), _backend(ran)
         if before and before != now:
-            self._broken.append(
-                f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
-            )
+            other = f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
+            self._broken.append(Finding(other, Cause.UNSTEADY, now))
 
         self._ran = self._ran or ran
 
@@ -163,7 +163,7 @@ class WindowSource:
         self._progress.tick(f"{self._name}: window {number}")
         window = self._loop.window()
         self._windows.append(window)
-        self._broken.extend(f"window {number}: {reason}" for reason in window.broken)
+        self._broken.extend(reason.of(f"window {number}") for reason in window.broken)
         return window
 
 
@@ -180,24 +180,24 @@ def _floor(concurrency: int) -> Floor | str:
         return f"not measured: {error}"
 
 
-def _floor_notes(floor: Floor | str) -> Iterator[str]:
+def _floor_notes(floor: Floor | str) -> Iterator[Finding]:
     """The client's own floor where a reader must think of it; the report says the largest of a run once."""
     if isinstance(floor, str) or abs(floor.tpot_error) > NOTED_ERROR:
-        yield f"the client's own floor, subtracted from nothing: {floor}"
+        yield Finding(f"the client's own floor, subtracted from nothing: {floor}")
 
 
-def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
+def _uncounted(windows: Sequence[Window]) -> Iterator[Finding]:
     """What nobody but the client says; a reader must not take it for checked."""
     for reason in {str(window.facts["counters"]) for window in windows if "counters" in window.facts}:
-        yield f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}"
+        yield Finding(f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}")
 
 
-def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[str]:
+def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[Finding]:
     """Why nobody would see that a kernel is compiled inside a window; nothing where it would be seen."""
     if server.attached:
-        yield "kernels compiled inside a window go unseen: the log of an attached server is not ours to read"
+        yield Finding("kernels compiled inside a window go unseen: the log of an attached server is not ours to read")
     elif not (ran.get("jit_monitor") or server.stand_in):
-        yield "kernels compiled inside a window go unseen: this vLLM does not report them (0.26 and later do)"
+        yield Finding("kernels compiled inside a window go unseen: this vLLM does not report them (0.26 and later do)")
 
 
 def _backend(ran: Mapping[str, Json]) -> str:
@@ -207,7 +207,7 @@ def _backend(ran: Mapping[str, Json]) -> str:
     return ", ".join(f"{name} {value}" for name, value in shown if value)
 
 
-def speculation_notes(windows: Sequence[Window]) -> Iterator[str]:
+def speculation_notes(windows: Sequence[Window]) -> Iterator[Finding]:
     """What speculative decoding did, on average over the windows that drafted; nothing without it."""
     seen = [found for window in windows if isinstance(found := window.facts.get("speculation"), dict)]
     if not seen:
@@ -218,7 +218,8 @@ def speculation_notes(windows: Sequence[Window]) -> Iterator[str]:
     )
     positions = zip(*(one["per_position"] for one in seen if isinstance(one["per_position"], list)), strict=False)
     shares = " ".join(f"{fmean(float(str(share)) for share in shares):.0%}" for shares in positions)
-    yield (
+    yield Finding(
         f"speculative decoding: acceptance length {length:.2f}, rate {rate:.0%}, {drafts:.0f} drafts of {drafted:.0f} "
-        f"tokens a window, accepted by position: {shares or 'unknown'}"
+        f"tokens a window, accepted by position: {shares or 'unknown'}",
+        Cause.ACCEPTANCE,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ..cause import Finding
 from ..client.endpoint import base_url
 from ..gate.pairs import Contrast
 from ..machine.provenance import Difference, differences, undeclared
@@ -33,7 +34,7 @@ SETTINGS = (
 )
 """Facts of a server that somebody has set; how much memory was left for its KV cache is none."""
 
-NOT_RESTARTED = (
+NOT_RESTARTED = Finding(
     "both servers ran before and were not restarted: the interval covers windows on one start of each, and a restart "
     "may change more than that"
 )
@@ -69,9 +70,9 @@ class AttachedServers:
         found = (*versions, *_settings_that_differ(base, candidate))
         return Contrast(found, undeclared(found, declared))
 
-    def notes(self, contrast: Contrast) -> tuple[str, ...]:
+    def notes(self, contrast: Contrast) -> tuple[Finding, ...]:
         """What a reader must know of a verdict on them."""
-        return (NOT_RESTARTED, *(() if contrast.differences else (self._nothing_differs(),)))
+        return (NOT_RESTARTED, *(() if contrast.differences else (Finding(self._nothing_differs()),)))
 
     def _nothing_differs(self) -> str:
         if base_url(self._urls["base"]) == base_url(self._urls["candidate"]):

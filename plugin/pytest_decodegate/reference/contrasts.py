@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..gate.pairs import Contrast
+from ..gate.result import Stacks
 from ..machine.provenance import differences, undeclared
 from ..measure.paired_source import PairBench, blamed
-from ..report import events
 from ..settings.stack import Stack, declared, describe
 from .loaded import provenance_of, read_loaded, variable_differences, without_effect
 
 if TYPE_CHECKING:
     from ..measure.source import Progress
-    from ..metric import Json
     from ..resources.hardware import Hardware
     from ..settings.settings import Settings
     from .attached import AttachedServers
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 class Contrasts:
     """Base and candidate of a run, and what is known of their difference: read once for each world size.
 
-    write: takes the name of an event and its fields. machine_class: of this host.
+    announce: takes what is compared, once. machine_class: of this host.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Contrasts:
         settings: Settings,
         hardware: Hardware,
         progress: Progress,
-        write: Callable[[str, Mapping[str, Json]], None],
+        announce: Callable[[object], None],
         machine_class: Callable[[], str],
     ) -> None:
         self.stacks = stacks
@@ -40,7 +39,7 @@ class Contrasts:
         self._settings = settings
         self._hardware = hardware
         self._progress = progress
-        self._write = write
+        self._announce = announce
         self._machine_class = machine_class
 
     def __str__(self) -> str:
@@ -65,10 +64,10 @@ class Contrasts:
 
         return self.any
 
-    def write_unknown(self) -> None:
-        """Write down the stacks of a run that came to its end before anything of them was read."""
+    def announce_unknown(self) -> None:
+        """Say which stacks a run had that came to its end before anything of them was read."""
         if not self.known:
-            self._write_stacks(Contrast())
+            self._announce_stacks(Contrast())
 
     @property
     def _allowed(self) -> frozenset[str]:
@@ -78,12 +77,13 @@ class Contrasts:
         if not self.known:
             found = "; ".join(map(str, contrast.differences)) or "nothing differs"
             self._progress.say(f"two stacks: {self}; {found}")
-            self._write_stacks(contrast)
+            self._announce_stacks(contrast)
 
         self.known[world_size] = contrast
 
-    def _write_stacks(self, contrast: Contrast) -> None:
-        self._write("stacks", events.stacks(self.stacks, self._machine_class(), contrast))
+    def _announce_stacks(self, contrast: Contrast) -> None:
+        base, candidate = map(str, self.stacks)
+        self._announce(Stacks(base, candidate, self._machine_class(), contrast))
 
     def _read(self, bench: PairBench) -> Contrast:
         names = sorted({name for stack in self.stacks for name, _ in stack.env})

@@ -101,7 +101,7 @@ class Recorder:
             return None
 
         self._share(measurement, provenance)
-        missing = judgement.verdict is Verdict.NO_BASELINE or judgement.untold is not None
+        missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
         if self._settings.record == "all" or (self._settings.record == "missing" and missing):
             label = stack_label(provenance.stack)
             return self._store.record(provenance, self._machine_class, label, measurement, self._session_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..cause import Finding
 from ..gate.evidence import quality
 from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
 from ..gate.text.quantity import format_percent
@@ -45,7 +46,7 @@ class Servers:
     answers: Callable[[Server], AnswerSource]
     clock: Callable[[], float] = time.monotonic
     level: Literal["server", "window"] = "server"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,11 @@ class ServersInTurn:
             if judgement.verdict is not Verdict.INCONCLUSIVE:
                 break
 
-        note = f"{judgement.replicates} pairs of {_PAIRED[self._servers.level]} in {(clock() - started) / 60:.0f} min"
-        return replace(judgement, notes=(f"{note}{_resolved(judgement)}", *self._servers.notes, *judgement.notes))
+        pairs, minutes = judgement.basis.replicates, (clock() - started) / 60
+        note = f"{pairs} pairs of {_PAIRED[self._servers.level]} in {minutes:.0f} min"
+        return replace(
+            judgement, notes=(Finding(f"{note}{_resolved(judgement)}"), *self._servers.notes, *judgement.notes)
+        )
 
     def _first_pairs(self) -> tuple[int, ...]:
         """Two pairs, and the looks that the rest of the budget allows: how long a start takes says nothing of speed.
@@ -160,8 +164,9 @@ class ServersInTurn:
 
 def _resolved(judgement: Judgement) -> str:
     """What change could have been seen with so many pairs."""
-    if judgement.lo is None or judgement.hi is None:
+    lo, hi = judgement.numbers.lo, judgement.numbers.hi
+    if lo is None or hi is None:
         return ""
 
-    seen = surely_found(judgement.metric.tolerance, judgement.lo, judgement.hi)
+    seen = surely_found(judgement.metric.tolerance, lo, hi)
     return f"; a slowdown of {format_percent(seen, signed=False)} would have been found"

@@ -12,6 +12,7 @@ from .protocol import GangWork, Judged, ServerWork
 if TYPE_CHECKING:
     import pytest
 
+    from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.source import Source, Taken
     from ..metric import Metric
@@ -36,7 +37,7 @@ class StoredReference:
     sources: Sources
     canary: Canary
     provenances: ProvenanceReader
-    leftovers: Callable[[], tuple[str, ...]]
+    leftovers: Callable[[], tuple[Finding, ...]]
 
     def measure(self, work: GangWork) -> Judged:
         """See Reference: on as many fresh gangs as the verdict needs."""

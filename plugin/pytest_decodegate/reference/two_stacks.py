@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
@@ -14,16 +14,17 @@ from ..errors import DecodegateError
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
 from ..measure.paired_source import SideName, StackFailed, blamed
-from ..report import events
+from . import outcomes
 from .protocol import GangWork, Judged, ServerWork
 from .servers_in_turn import Budget, Servers, ServersInTurn
 from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
+    from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.source import Progress, Source
     from ..measure.window_source import WindowSource
-    from ..metric import Json, Metric
+    from ..metric import Metric
     from ..resources.hardware import Hardware
     from ..resources.server import ServerUnderTest
     from ..resources.sources import Sources
@@ -41,8 +42,7 @@ def _skip(what_is_done: str) -> NoReturn:
 class TwoStacks:
     """A Reference: ranks of both stacks in turn, or servers of both. attached: where both are servers that run already.
 
-    leftovers: notes on who held memory before the run, for every verdict. write: takes the name of an event and its
-    fields.
+    leftovers: notes on who held memory before the run, for every verdict. announce: takes what is no verdict.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class TwoStacks:
         contrasts: Contrasts,
         ranks: RanksInTurn,
         attached: AttachedServers | None,
-        leftovers: Callable[[], tuple[str, ...]],
-        write: Callable[[str, Mapping[str, Json]], None],
+        leftovers: Callable[[], tuple[Finding, ...]],
+        announce: Callable[[object], None],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -68,7 +68,7 @@ class TwoStacks:
         self._ranks = ranks
         self._attached = attached
         self._leftovers = leftovers
-        self._write = write
+        self._announce = announce
         self._failures: dict[str, tuple[Metric | None, DecodegateError]] = {}
         self._begun: set[str] = set()
         self._measured: list[Measured] = []
@@ -160,13 +160,13 @@ class TwoStacks:
         return self._ranks.output()
 
     def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
-        """See Reference: writes down what says more than verdicts, skipped, or failed although all verdicts pass."""
+        """See Reference: tells of what says more than verdicts, skipped, or failed although all verdicts pass."""
         self._begun.add(report.nodeid)
         if report.skipped:
-            self._write("skipped", events.skipped(report))
+            self._announce(outcomes.skipped(report))
         elif report.failed and passing:
             failure = self._failures.pop(report.nodeid, None)
-            self._write("failed", events.failed(report, failure, advisory=advisory))
+            self._announce(outcomes.failed(report, failure, advisory=advisory))
 
     def problem(self, selected: int) -> str | None:
         """See Reference: which slowdown of a stack reached no metric; None too if some tests were never begun."""
@@ -174,10 +174,10 @@ class TwoStacks:
         return unreached(self._contrasts.stacks, self._measured) if all_begun else None
 
     def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
-        """See Reference: writes it down."""
-        self._contrasts.write_unknown()
+        """See Reference: tells of it."""
+        self._contrasts.announce_unknown()
         left_out = selected - len(self._begun)
-        self._write("end", events.end(exit_status, problem, left_out, time.monotonic() - self._started))
+        self._announce(outcomes.ended(exit_status, problem, left_out, time.monotonic() - self._started))
 
     def _noted(self, judged: Judged) -> Judged:
         judgement = replace(judged.judgement, notes=(*judged.judgement.notes, *self._leftovers()))

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from ..baseline.schema import StoredMetric
 from ..compare.pairs import Alone, Compared, Pair
-from ..compare.standing import Found, without_numbers
+from ..compare.standing import Found
+from ..gate.published import without_numbers
+from ..gate.text.advice import advice
 from ..gate.text.explain import explain
-from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import Difference
+from .table import Column
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
+COLUMNS: tuple[Column, ...] = ("name", "verdict", "base", "measured", "change", "interval", "band", "sessions")
+"""What stands under HEADER."""
 
 SURE = 0.025
 """One-sided level at which a regression holds: that of a single metric, whose interval of 95 % lies above zero."""
@@ -39,7 +43,7 @@ class Section:
         together: dict[tuple[str, ...], list[Judgement]] = {}
         for judgement in self.judgements:
             if judgement.verdict is Verdict.CONFOUNDED:
-                together.setdefault((*judgement.reasons, *judgement.advice), []).append(judgement)
+                together.setdefault((*judgement.reasons, *advice(judgement)), []).append(judgement)
             elif not judgement.verdict.passes:
                 yield explain(judgement)
 
@@ -107,19 +111,19 @@ def _is_itself(base: StoredMetric | None, new: StoredMetric) -> bool:
 def _asides(pair: Pair) -> Iterator[str]:
     """What is to be known of metrics that passed, and so are explained nowhere: another band, a swapped kernel."""
     shared = sum(one.standing in ("declared", "allowed") for one in pair.found)
-    told: dict[str, list[str]] = {}
+    known: dict[str, list[str]] = {}
     for one in pair.judgements:
         if one.verdict.passes and (own := (*one.notes, *one.changed[shared:])):
             for text in own:
-                told.setdefault(text, []).append(one.metric.name)
+                known.setdefault(text, []).append(one.metric.name)
 
-    yield from (f"{text}: {', '.join(names)}" for text, names in told.items())
+    yield from (f"{text}: {', '.join(names)}" for text, names in known.items())
 
 
 def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     """How far the regressions hold when all metrics are looked at together: one of many is slower by chance."""
-    regressed = [one.p_worse for one in judgements if one.verdict is Verdict.REGRESSED and one.p_worse is not None]
-    count = sum(one.lo is not None for one in judgements)
+    regressed = [p for one in judgements if one.verdict is Verdict.REGRESSED and (p := one.numbers.p_worse) is not None]
+    count = sum(one.numbers.lo is not None for one in judgements)
     if not regressed or count < 2:
         return
 
@@ -156,20 +160,5 @@ def _gathered(found: Found) -> tuple[str, str]:
 def _confounded(judgements: Sequence[Judgement]) -> str:
     one = judgements[0]
     names = ", ".join(judgement.metric.name for judgement in judgements)
-    lines = (*(f"- {reason}" for reason in one.reasons), *(f"next: {line}" for line in one.advice))
+    lines = (*(f"- {reason}" for reason in one.reasons), *(f"next: {line}" for line in advice(one)))
     return "\n  ".join([f"{one.verdict}: {len(judgements)} metric(s), {names}", *lines])
-
-
-def cells(judgement: Judgement) -> tuple[str, ...]:
-    """One metric as HEADER names the columns; "-" for what was not compared."""
-    metric = judgement.metric
-    return (
-        metric.name,
-        str(judgement.verdict),
-        "-" if judgement.base is None else format_value(judgement.base, metric.unit),
-        "-" if judgement.measured is None else format_value(judgement.measured, metric.unit),
-        "-" if judgement.change is None else format_percent(judgement.change),
-        format_interval(judgement.lo, judgement.hi),
-        format_band(metric.tolerance),
-        f"{judgement.sessions}, {judgement.new_sessions}" if judgement.sessions else "-",
-    )

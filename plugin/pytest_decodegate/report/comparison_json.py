@@ -7,9 +7,11 @@ from typing import cast
 
 from ..compare.pairs import Alone, Compared, Pair
 from ..compare.standing import Found
+from ..gate.text.advice import advice
 from ..gate.verdict import Judgement
 from ..machine.provenance import ABSENT, Leaf
 from ..metric import Json
+from .fields import as_json
 
 
 def document(compared: Compared) -> str:
@@ -55,22 +57,4 @@ def _value(side: str, value: Leaf) -> dict[str, Json]:
 
 
 def _metric(judgement: Judgement) -> Json:
-    return {
-        "name": judgement.metric.name,
-        "verdict": str(judgement.verdict),
-        "unit": judgement.metric.unit,
-        "better": judgement.metric.better,
-        "tolerance": judgement.metric.tolerance,
-        "reference": judgement.base,
-        "new": judgement.measured,
-        "change": judgement.change,
-        "lo": judgement.lo,
-        "hi": judgement.hi,
-        "confidence": judgement.confidence,
-        "sessions": {"reference": judgement.sessions, "new": judgement.new_sessions},
-        "p_worse": judgement.p_worse,
-        "changed": list(judgement.changed),
-        "notes": list(judgement.notes),
-        "reasons": list(judgement.reasons),
-        "advice": list(judgement.advice),
-    }
+    return {**as_json(judgement), "advice": list(advice(judgement))}

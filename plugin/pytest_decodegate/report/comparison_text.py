@@ -7,7 +7,8 @@ from itertools import islice
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement, Verdict
-from .comparison import HEADER, Section, answer, cells, printable, sections
+from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from .table import cells, table
 
 MOST_EXPLAINED = 20
 """Metrics that are explained at length; the table and the other formats have them all."""
@@ -53,10 +54,7 @@ def _short(line: str) -> str:
 
 
 def _table(judgements: Sequence[Judgement], *, colour: bool) -> Iterator[str]:
-    rows = list(map(cells, judgements))
-    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
-    layout = "  ".join(f"{{:{width}}}" for width in widths)
-    yield layout.format(*HEADER).rstrip()
-    for judgement, row in zip(judgements, rows, strict=True):
-        line = layout.format(*row).rstrip()
+    header, *rows = table([HEADER, *(cells(judgement, COLUMNS) for judgement in judgements)])
+    yield header
+    for judgement, line in zip(judgements, rows, strict=True):
         yield f"{_COLOURS.get(judgement.verdict, _OTHER_COLOUR)}{line}{_RESET}" if colour else line

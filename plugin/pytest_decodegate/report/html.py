@@ -7,7 +7,8 @@ from html import escape as _escape
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement
-from .comparison import HEADER, Section, answer, cells, printable, sections
+from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from .table import cells
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
@@ -57,5 +58,5 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _row(judgement: Judgement) -> str:
-    row = "".join(f"<td>{escape(cell)}</td>" for cell in cells(judgement))
+    row = "".join(f"<td>{escape(cell)}</td>" for cell in cells(judgement, COLUMNS))
     return f'<tr class="{judgement.verdict}">{row}</tr>\n'

@@ -1,70 +1,55 @@
-"""One result in one line: for the terminal as it comes, for the JSON report, for JUnit."""
+"""One outcome in one line: for the terminal as it comes, for the JSON report, for JUnit."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..gate.result import Ended, Failed, Result, Skipped, Stacks
 from ..gate.text.explain import headline
+from .fields import as_json
 from .rates import line
 
 if TYPE_CHECKING:
     from ..metric import Json
-    from .result import Result
+
+EVENTS = {Failed: "failed", Skipped: "skipped", Stacks: "stacks", Ended: "end"}
+"""How lines of the report that are no verdicts call themselves; others are called as their class."""
 
 
-def told(result: Result) -> str:
+class JsonLines:
+    """A plugin that writes every outcome of a session to the file `path` as it comes: strict JSON, a line each."""
+
+    def __init__(self, path: Path, session_id: str) -> None:
+        self._path = path
+        self._session_id = session_id
+
+    def pytest_decodegate_outcome(self, outcome: object) -> None:
+        """Append the outcome, so that a crash later loses nothing."""
+        with self._path.open("a") as report:
+            report.write(json_line(outcome, self._session_id) + "\n")
+
+
+def json_line(outcome: object, session_id: str) -> str:
+    """One line of --perf-report: strict JSON, no newline."""
+    event: dict[str, Json] = {}
+    if not isinstance(outcome, Result):
+        event = {"event": EVENTS.get(type(outcome), type(outcome).__name__.lower())}
+
+    return json.dumps({"session": session_id, **event, **as_json(outcome)}, allow_nan=False)
+
+
+def verdict_line(result: Result) -> str:
     """What the terminal shows when the verdict comes: "allreduce[...]: PASS: +0.4 % [...] stays inside ..."."""
     judgement = result.judgement
     recorded = f"; recorded in {result.recorded.name}" if result.recorded else ""
     achieved = f"; {rates}" if (rates := line(result.rates)) else ""
-    return f"{judgement.metric.name}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
-
-
-def as_json(result: Result) -> dict[str, Json]:
-    """Everything a program needs: values in the metric's unit, changes as fractions, + is worse."""
-    judgement = result.judgement
-    return {
-        "metric": judgement.metric.name,
-        "verdict": str(judgement.verdict),
-        "passes": result.passes,
-        "kind": judgement.metric.kind,
-        "unit": judgement.metric.unit,
-        "better": judgement.metric.better,
-        "measured": judgement.measured,
-        "base": judgement.base,
-        "change": judgement.change,
-        "lo": judgement.lo,
-        "hi": judgement.hi,
-        "confidence": judgement.confidence,
-        "tolerance": judgement.metric.tolerance,
-        "replicates": judgement.replicates,
-        "paired": judgement.paired,
-        "looks": judgement.looks,
-        "p_worse": judgement.p_worse,
-        "advisory": result.advisory,
-        "level": judgement.level,
-        "sessions": judgement.sessions,
-        "reasons": list(judgement.reasons),
-        "baseline": str(judgement.baseline) if judgement.baseline else None,
-        "choice": list(judgement.choice),
-        "notes": list(judgement.notes),
-        "rates": dict(result.rates),
-        "ranks": list(result.ranks),
-        "changed": list(judgement.changed),
-        "recorded": str(result.recorded) if result.recorded else None,
-        "test": result.nodeid,
-    }
-
-
-def json_line(result: Result, session_id: str) -> str:
-    """One line of --perf-report: strict JSON, no newline."""
-    return json.dumps({"session": session_id, **as_json(result)}, allow_nan=False)
+    return f"{result.name}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:
     """JUnit properties of the test; names carry the metric, because a test may gate several."""
-    name = result.judgement.metric.name
     shown = ("verdict", "measured", "base", "change", "lo", "hi", "unit", "tolerance", "replicates")
     fields = as_json(result)
-    return [(f"perf.{name}.{field}", fields[field]) for field in shown if fields[field] is not None]
+    return [(f"perf.{result.name}.{field}", fields[field]) for field in shown if fields[field] is not None]

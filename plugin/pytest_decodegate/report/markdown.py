@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..compare.pairs import Compared
-from .comparison import HEADER, Section, answer, cells, printable, sections
+from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from .table import cells
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
@@ -33,7 +34,7 @@ def _section(section: Section) -> Iterator[str]:
     if section.judgements:
         yield _line(HEADER)
         yield _line("---" for _ in HEADER)
-        yield from (_line(map(escaped, cells(one))) for one in section.judgements)
+        yield from (_line(map(escaped, cells(one, COLUMNS))) for one in section.judgements)
         yield from ("", escaped(section.summary), "")
 
     if explanations := list(section.explanations()):

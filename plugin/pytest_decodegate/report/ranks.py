@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from ..gate.evidence.stragglers import LEAST_APART
 from ..gate.text.quantity import format_value
-from .terminal import table
+from .table import table
 
 if TYPE_CHECKING:
+    from ..gate.result import Result
     from ..metric import Json
-    from .result import Result
 
 HEADER = ("rank", "host", "GPU", "address", "PCIe", "SM clock", "own time", "of others")
 
 
-def told(results: Sequence[Result], *, always: bool) -> Iterator[str]:
+def rank_tables(results: Sequence[Result], *, always: bool) -> Iterator[str]:
     """A table for each result that has ranks: all with `always`, else those where a rank is apart from the others."""
     for result in results:
         rows = [rank for rank in result.ranks if isinstance(rank, Mapping)]

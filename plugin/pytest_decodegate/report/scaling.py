@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..gate.evidence.bandwidth import CROSSINGS, bus_factor
 from ..gate.text.quantity import format_value
 from ..metric import Json
-from .terminal import table
+from .table import table
 
 HEADER = ("collective", "world size", "per call", "of smallest", "payload", "algbw", "busbw")
 
@@ -78,7 +78,7 @@ def _without_world(name: str) -> str:
     return WORLD.sub(closed, name)
 
 
-def told(found: Sequence[Curve]) -> Iterator[str]:
+def scaling_table(found: Sequence[Curve]) -> Iterator[str]:
     """One table of all curves, each under its name; nothing where there is none."""
     if found:
         yield "collectives against the world size:"

@@ -7,29 +7,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
+from ..gate.verdict import Verdict
+from .ranks import rank_tables
+from .rates import client
+from .scaling import curves, scaling_table
+from .table import Column, cells, table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from .result import Result
+    from ..gate.result import Result
 
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
+COLUMNS: tuple[Column, ...] = ("name", "verdict", "measured", "base", "change", "interval", "band", "replicates")
+"""What stands under HEADER."""
 
-_UNFIT = ("INVALID", "WRONG_RESULT")
+_UNFIT = (Verdict.INVALID, Verdict.WRONG_RESULT)
 """What was measured under these verdicts is not to be put beside anything."""
 
-_COLOURS = {"PASS": "green", "IMPROVED": "green", "INCONCLUSIVE": "yellow", "NO_BASELINE": "yellow"}
+_COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.IMPROVED: "green",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.NO_BASELINE: "yellow",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the end of a run shows. problem: what failed besides the tests. launches: what ranks cost, in sentences."""
+    """What a run came to. problem: what failed besides the tests. launches: what ranks cost, a sentence each."""
 
     results: Sequence[Result]
-    problem: str | None
     machine_class: str
-    launches: Sequence[str]
+    problem: str | None = None
+    launches: Sequence[str] = ()
 
 
 def write_summary(reporter: TerminalReporter, summary: Summary) -> None:
@@ -44,74 +55,53 @@ def write_summary(reporter: TerminalReporter, summary: Summary) -> None:
 
 
 def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
+    results = summary.results
     reporter.write_sep("=", "perf")
     reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse")
-    header, *rows = table([HEADER, *(row(result) for result in summary.results)])
+    header, *rows = table([HEADER, *(row(result) for result in results)])
     reporter.write_line(header)
-    for line, result in zip(rows, summary.results, strict=True):
+    for line, result in zip(rows, results, strict=True):
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
         reporter.write_line(line, **{colour: True})
 
-    for line in (
-        *chosen(summary.results),
-        *noted(summary.results),
-        *_beside(summary, reporter.config.get_verbosity() > 0),
-    ):
+    verbose = reporter.config.get_verbosity() > 0
+    for line in (*chosen(results), *noted(results), *_beside(summary, verbose=verbose)):
         reporter.write_line(line)
 
-    reporter.write_line(counts(summary.results))
+    reporter.write_line(counts(results))
 
 
-def _beside(summary: Summary, verbose: bool) -> Iterator[str]:
+def _beside(summary: Summary, *, verbose: bool) -> Iterator[str]:
     """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
-    from . import ranks, rates, scaling
-
-    yield from ranks.told(summary.results, always=verbose)
+    yield from rank_tables(summary.results, always=verbose)
     judgements = [result.judgement for result in summary.results if result.judgement.verdict not in _UNFIT]
-    measured = [(one.metric.name, one.metric.contract, one.measured) for one in judgements if one.measured]
-    yield from scaling.told(scaling.curves(measured))
-    yield from rates.client(result.rates for result in summary.results)
+    levels = ((judgement.metric, judgement.numbers.measured) for judgement in judgements)
+    yield from scaling_table(curves((metric.name, metric.contract, level) for metric, level in levels if level))
+    yield from client(result.rates for result in summary.results)
     yield from summary.launches
 
 
 def chosen(results: Sequence[Result]) -> list[str]:
     """Each baseline in use with the reason why it was chosen, once: "against 0001_x.json: the only one ..."."""
-    judgements = (result.judgement for result in results)
-    lines = (f"against {one.baseline.name}: {'; '.join(one.choice)}" for one in judgements if one.baseline)
+    bases = (result.judgement.basis for result in results)
+    lines = (f"against {basis.baseline.name}: {'; '.join(basis.choice)}" for basis in bases if basis.baseline)
     return list(dict.fromkeys(lines))
 
 
 def noted(results: Sequence[Result]) -> list[str]:
     """What a reader should know of metrics that passed, too: "note: marlin_moe[m=8]: a kernel appeared: ..."."""
-    return [f"note: {one.judgement.metric.name}: {note}" for one in results for note in one.judgement.notes]
+    return [f"note: {result.name}: {note}" for result in results for note in result.judgement.notes]
 
 
 def row(result: Result) -> tuple[str, ...]:
-    """The cells of one result, as HEADER names them; "-" for what was not compared."""
-    judgement = result.judgement
-    unit = judgement.metric.unit
-    return (
-        judgement.metric.name,
-        f"{judgement.verdict}{', recorded' if result.recorded else ''}",
-        "-" if judgement.measured is None else format_value(judgement.measured, unit),
-        "-" if judgement.base is None else format_value(judgement.base, unit),
-        "-" if judgement.change is None else format_percent(judgement.change),
-        format_interval(judgement.lo, judgement.hi),
-        format_band(judgement.metric.tolerance),
-        f"{judgement.replicates} x {'pair' if judgement.paired else judgement.level}",
-    )
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Left-aligned columns two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
+    """The cells of one result, as HEADER names them."""
+    return cells(result.judgement, COLUMNS, ", recorded" if result.recorded else "")
 
 
 def counts(results: Sequence[Result]) -> str:
     """One line: how many of each verdict, and which did not pass."""
     verdicts = Counter(str(result.judgement.verdict) for result in results)
-    failed = [result.judgement.metric.name for result in results if not result.passes]
+    failed = [result.name for result in results if not result.passes]
     said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     recorded = sum(result.recorded is not None for result in results)
     return "; ".join(

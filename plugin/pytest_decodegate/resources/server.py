@@ -47,7 +47,7 @@ class ServerUnderTest:
         self._server: Server | None = None
         self._stack = settings.stack
         self._layers: int | None = None
-        self._failures: dict[Stack, str] = {}
+        self._failures: dict[Stack, ServerError] = {}
         self._log_shown = 0
 
     def running(self, layers: int | None = None) -> Server:
@@ -62,7 +62,7 @@ class ServerUnderTest:
 
         self._hardware.refuse_if_wedged()
         if failure := self._failures.get(self._stack):
-            raise ServerError(f"the server failed before, and is not started again: {failure}")
+            raise ServerError(f"the server failed before, and is not started again: {failure}", repeats=failure)
 
         try:
             if self._server is None:
@@ -70,7 +70,7 @@ class ServerUnderTest:
             elif self._server.process:
                 self._server.process.check("between two tests")
         except ServerError as error:
-            self._failures[self._stack] = str(error)
+            self._failures[self._stack] = error
             raise
 
         assert self._server is not None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..cause import cause_of_text, last_exception
 from ..errors import ServerError
 from ..process.guard import KILL_SECONDS, guarded
 from .log_facts import lines
@@ -54,7 +55,13 @@ class ServerProcess:
         """Raise ServerError with the end of the log if the process has ended; `doing` completes "it ended ..."."""
         code = self._guard.poll()
         if code is not None:
-            raise ServerError(f"the server ended {doing} ({_exit(code)}); {self.tail()}")
+            raise self.failure(f"the server ended {doing} ({_exit(code)})")
+
+    def failure(self, what: str) -> ServerError:
+        """The error of a server of which `what` is true, with the end of its log, and the cause that this tells of."""
+        end = "\n".join(lines(self.recent_log())[-_TAIL_LINES:])
+        why = last_exception(end)
+        return ServerError(f"{what}; {self.tail()}", cause=cause_of_text(end), about=why or what, why=why)
 
     def silent_seconds(self) -> float:
         """Seconds since the log last grew, as far as calls of this method saw."""

@@ -273,9 +273,9 @@ def _wait_until_healthy(
         process.check("while starting")
         waited, silent = time.monotonic() - began, process.silent_seconds()
         if waited > options.start_seconds:
-            raise ServerError(f"the server is not ready after {waited:.0f} s; {process.tail()}")
+            raise process.failure(f"the server is not ready after {waited:.0f} s")
         if silent > options.silent_seconds:
-            raise ServerError(f"the server is not ready and its log is silent for {silent:.0f} s; {process.tail()}")
+            raise process.failure(f"the server is not ready and its log is silent for {silent:.0f} s")
         if on_wait:
             on_wait(f"waiting for vLLM, {math.floor(waited)} s: {headline(process.recent_log()) or 'starting'}")
 

@@ -93,7 +93,7 @@ class SessionHooks:
 
             own, results = self._session, self._session.results
             launches = results.launches.lines()
-            summary = terminal.Summary(results.all, results.problem, own.machine_class, launches)
+            summary = terminal.Summary(results.all, own.machine_class, results.problem, launches)
             terminal.write_summary(terminalreporter, summary)
 
     def pytest_enter_pdb(self) -> None:

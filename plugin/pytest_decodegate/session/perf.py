@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..cause import Cause, Finding
 from ..errors import BadInput, DecodegateError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
+from ..gate.result import Result
 from ..gate.text.explain import explain
-from ..gate.verdict import Judgement, Verdict
+from ..gate.verdict import Basis, Judgement, Verdict
 from ..measure.sampling import Plan
 from ..metric import Level, Metric
 from ..reference.protocol import GangWork, Judged, ServerWork
 from ..report.rates import rates
-from ..report.result import Result
 from ..settings.markers import declared_metrics, marker_advisory, marker_tolerance
 
 if TYPE_CHECKING:
@@ -179,7 +180,8 @@ class Perf:
         __tracebackhide__ = True
         metric = self._with_band(metric)
         if wedged := self._hardware.wedged():  # each try would cost its deadline
-            judged = Judged(Judgement(metric, Verdict.INVALID, level, 0, None, reasons=wedged))
+            sick = tuple(Finding(reason, Cause.SICK_GPU, reason) for reason in wedged)
+            judged = Judged(Judgement(metric, Verdict.INVALID, Basis(level), reasons=sick))
         else:
             self._refuse_undeclared(metric)
             self._results.claim(metric.name, self._item.nodeid)

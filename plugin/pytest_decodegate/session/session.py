@@ -22,6 +22,7 @@ from ..settings.settings import Settings, read_settings
 from .results import Results
 
 if TYPE_CHECKING:
+    from ..cause import Finding
     from ..gang.controller import GangOptions
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
@@ -53,13 +54,17 @@ class PerfSession:
         self.config = config
         self.settings = settings
         self.progress = TerminalProgress(config)
-        session_id = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(2)
-        self.results = Results(session_id, settings.report, self.progress)
+        self.id = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(2)
+        self.results = Results(self.announce, self.progress)
         self.debugging = False
         self.hardware = Hardware(self._machine, lambda: settings.stack.applied(self._gang_options()))
         self.sources = Sources(self.hardware, self.progress, self.deadline, settings.quality_prompts)
         self._item: pytest.Item | None = None
         self._item_started = 0.0
+
+    def announce(self, outcome: object) -> None:
+        """Hand an outcome to whoever takes it: the JSON report, a command that started this run, other plugins."""
+        self.config.hook.pytest_decodegate_outcome(outcome=outcome)
 
     def begin(self, item: pytest.Item | None) -> None:
         """The ranks and the server work for `item` from now on, or for none."""
@@ -128,7 +133,7 @@ class PerfSession:
         """The stored baselines of this machine class."""
         from ..reference.recorder import Recorder
 
-        return Recorder(self.config, self.settings, self.machine_class, self.results.session_id, self.progress.say)
+        return Recorder(self.config, self.settings, self.machine_class, self.id, self.progress.say)
 
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
@@ -172,9 +177,8 @@ class PerfSession:
 
         base, candidate = self.settings.base, self.settings.stack
         assert base is not None
-        write = self.results.write_event
         contrasts = Contrasts(
-            (base, candidate), self.settings, self.hardware, self.progress, write, lambda: self.machine_class
+            (base, candidate), self.settings, self.hardware, self.progress, self.announce, lambda: self.machine_class
         )
         ranks = RanksInTurn(self.settings, self.hardware, self.gangs, self.sources, self.progress, contrasts)
         attached = None
@@ -191,7 +195,7 @@ class PerfSession:
             ranks=ranks,
             attached=attached,
             leftovers=self._leftovers,
-            write=write,
+            announce=self.announce,
         )
 
     @cached_property
@@ -201,7 +205,7 @@ class PerfSession:
 
         return ProvenanceReader(self.settings, self.hardware, self.gangs)
 
-    def _leftovers(self) -> tuple[str, ...]:
+    def _leftovers(self) -> tuple[Finding, ...]:
         """Memory that somebody else held before this run; an attached server's is no surprise."""
         attached = self.settings.server or self.settings.stack.server
         return () if attached else self.hardware.lease.leftovers

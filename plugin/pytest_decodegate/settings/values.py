@@ -47,9 +47,17 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     """The stack under test, and the one that it is measured against if there is one."""
     from .stack import parse_stack
 
-    stack = parse_stack(config.getoption("--perf-stack") or [], "--perf-stack")
-    against: list[str] | None = config.getoption("--perf-against")
-    if not against:
+    texts: list[str] = config.getoption("--perf-stack") or []
+    against: list[str] = config.getoption("--perf-against") or []
+    given: tuple[Stack, Stack] | None = config.hook.pytest_decodegate_stacks(config=config)
+    if given and (texts or against):
+        raise BadInput(
+            f"--perf-stack and --perf-against ({', '.join([*texts, *against])}): leave them out; the command that "
+            "started this run says which two stacks it compares"
+        )
+
+    stack = given[1] if given else parse_stack(texts, "--perf-stack")
+    if not (given or against):
         if stack.server:
             raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
 
@@ -65,7 +73,7 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     from .stack import check_servers
 
     same = against == [SAME]
-    base = stack if same else parse_stack(against, "--perf-against")
+    base = given[0] if given else stack if same else parse_stack(against, "--perf-against")
     check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
     return stack, base
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...cause import Cause, Finding
 from ...metric import Json
 from ..text.quantity import format_value
 
@@ -31,7 +32,7 @@ def rates(seconds: float, work: Work) -> dict[str, Json]:
     return facts
 
 
-def too_fast(seconds: float, work: Work, contract: Mapping[str, Json]) -> str | None:
+def too_fast(seconds: float, work: Work, contract: Mapping[str, Json]) -> Finding | None:
     """The broken rule of a call that promises to read from memory and is faster than memory allows, else None."""
     if contract.get("cache") != "cold" or not work.memory_bytes_s:
         return None
@@ -40,8 +41,9 @@ def too_fast(seconds: float, work: Work, contract: Mapping[str, Json]) -> str | 
     if seconds >= floor:
         return None
 
-    return (
+    text = (
         f"a call takes {format_value(seconds, 's')}, but {work.bytes / 1e6:.1f} MB cannot be read in less than "
         f"{format_value(floor, 's')} at the {work.memory_bytes_s / 1e9:.0f} GB/s measured here: faster than memory "
         "allows, so the cache served it"
     )
+    return Finding(text, Cause.TOO_FAST)

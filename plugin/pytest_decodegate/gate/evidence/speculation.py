@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, variance
 from typing import TYPE_CHECKING
 
+from ...cause import Cause, Finding
 from ...metric import Replicate
 from ..stats.student import half_width
 from ..text.quantity import format_percent
@@ -28,26 +29,31 @@ def lengths(replicates: Iterable[Replicate]) -> tuple[float, ...]:
     return tuple(float(length) for length in found if isinstance(length, int | float))
 
 
-def notes(new: Sequence[Replicate], stored: StoredMetric, change: float) -> tuple[str, ...]:
+def acceptance(new: Sequence[Replicate], stored: StoredMetric, change: float) -> tuple[Finding, ...]:
     """What acceptance has to do with a `change` of TPOT (a fraction, + is worse); nothing without speculation."""
+    said = _said(new, stored, change)
+    return (Finding(said, Cause.ACCEPTANCE),) if said else ()
+
+
+def _said(new: Sequence[Replicate], stored: StoredMetric, change: float) -> str:
     now = lengths(new)
     before = lengths(replicate for session in stored.current for replicate in session.replicates)
     if not (now or before):
-        return ()
+        return ""
     if not (now and before):
-        return (f"speculative decoding: {_told(before)} before, {_told(now)} now",)
+        return f"speculative decoding: {_tokens(before)} before, {_tokens(now)} now"
 
     shift = _mean_log(now) - _mean_log(before)
-    told = f"acceptance length {_told(before)} -> {_told(now)}"
+    moved = f"acceptance length {_tokens(before)} -> {_tokens(now)}"
     steps = format_percent(math.expm1(math.log1p(change) + shift))
     if abs(shift) <= max(MATERIAL, _half_width(now, before)):
-        return (f"{told}: acceptance did not move; the time of a step changed by {steps}",)
+        return f"{moved}: acceptance did not move; the time of a step changed by {steps}"
 
     alone = format_percent(math.expm1(-shift))
-    return (f"{told}: acceptance moved, which alone changes TPOT by {alone}; the time of a step changed by {steps}",)
+    return f"{moved}: acceptance moved, which alone changes TPOT by {alone}; the time of a step changed by {steps}"
 
 
-def _told(found: Sequence[float]) -> str:
+def _tokens(found: Sequence[float]) -> str:
     return f"{math.exp(_mean_log(found)):.2f} tokens a step" if found else "none"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ...cause import Cause, Finding
 from ...metric import Json
 
 LEAST_APART = 0.08
@@ -111,18 +112,23 @@ def placed(places: Sequence[Place], gpus: Json, host: str) -> list[Place]:
     ]
 
 
-def notes(gangs: Sequence[Own], places: Sequence[Place], host: str) -> list[str]:
-    """A sentence for each straggler. places: of the ranks, as `placed` gives them on the controller's `host`."""
-    return [told(one, places[one.rank], host) for one in stragglers(gangs)]
+def straggler_findings(gangs: Sequence[Own], places: Sequence[Place], host: str) -> list[Finding]:
+    """A finding for each straggler. places: of the ranks, as `placed` gives them on the controller's `host`."""
+    return [finding(straggler, places[straggler.rank], host) for straggler in stragglers(gangs)]
 
 
-def told(straggler: Straggler, place: Place, host: str) -> str:
-    """The sentence for the report. place: host and GPU of the rank; the host is said if it is not `host`."""
+def finding(straggler: Straggler, place: Place, host: str) -> Finding:
+    """What the report says of it. place: host and GPU of the rank; the host is said if it is not `host`.
+
+    It is about the card, or else the rank: the same slow card is one cause in every metric.
+    """
     where = ", ".join(_where(place, host))
-    return (
+    text = (
         f"STRAGGLER: rank {straggler.rank}{f' ({where})' if where else ''} takes {straggler.ratio:.2f}x the others' "
         "time for the same local work, in every gang"
     )
+    card = place.get("bus_id") or place.get("gpu") or f"rank {straggler.rank}"
+    return Finding(text, Cause.STRAGGLER, f"{place.get('host') or host} {card}")
 
 
 def _where(place: Place, host: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ...cause import Cause, Finding
 from ...metric import Measurement
 from ..text.quantity import format_percent, format_value
 
@@ -24,29 +25,32 @@ band is wider has noise to match, and is allowed its band."""
 _STEADY_KINDS = ("kernel", "collective")
 
 
-def broken_rules(measurement: Measurement) -> tuple[str, ...]:
-    """Why the samples cannot be judged, one sentence per broken rule; empty when they can."""
+def broken_rules(measurement: Measurement) -> tuple[Finding, ...]:
+    """Why the samples cannot be judged, a finding for each broken rule; empty when they can."""
     return tuple(_broken(measurement))
 
 
-def _broken(measurement: Measurement) -> Iterator[str]:
+def _broken(measurement: Measurement) -> Iterator[Finding]:
     count = len(measurement.replicates)
     if count < LEAST_REPLICATES:
-        yield f"{count} replicate(s) measured, at least {LEAST_REPLICATES} are needed to see noise"
+        few = f"{count} replicate(s) measured, at least {LEAST_REPLICATES} are needed to see noise"
+        yield Finding(few, Cause.TOO_FEW)
 
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
     for number, replicate in enumerate(measurement.replicates, start=1):
         samples = replicate.samples
         if timed and len(samples) >= LEAST_SAMPLES_TO_VARY and min(samples) == max(samples):
             value = format_value(samples[0], measurement.metric.unit)
-            yield f"replicate {number}: all {len(samples)} samples are {value}; the clock did not run or is too coarse"
+            still = f"all {len(samples)} samples are {value}; the clock did not run or is too coarse"
+            yield Finding(still, Cause.BROKEN_CLOCK).of(f"replicate {number}")
 
         drift = _drift(samples) if measurement.metric.kind in _STEADY_KINDS else 0.0
         if abs(drift) > max(MOST_DRIFT, measurement.metric.tolerance):
-            yield (
-                f"replicate {number}: samples drifted by {format_percent(drift)} from the first third to the last; "
-                "warm-up was too short, or clocks changed while measuring"
+            drifted = (
+                f"samples drifted by {format_percent(drift)} from the first third to the last; warm-up was too short, "
+                "or clocks changed while measuring"
             )
+            yield Finding(drifted, Cause.DRIFT).of(f"replicate {number}")
 
 
 def _drift(samples: tuple[float, ...]) -> float:

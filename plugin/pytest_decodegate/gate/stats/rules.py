@@ -100,7 +100,8 @@ def _inverse(counts: tuple[int, ...]) -> float:
 class Settlement:
     """What would have settled an open comparison, had the change stayed as it is; None is "nothing up to the cap".
 
-    replicates: of the new run. sessions: of the baseline. tolerance: the narrowest band that is shown, as a fraction.
+    replicates: of the new run, pairs where two stacks are measured in turn. sessions: of the baseline, of each side
+    where both are stored. tolerance: the narrowest band that is shown, as a fraction.
     """
 
     replicates: int | None

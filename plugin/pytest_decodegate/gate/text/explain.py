@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...metric import Level
 from ..verdict import Judgement, Verdict
+from .advice import advice
 from .quantity import format_band, format_percent, format_value
 
 _REPLICATE: Mapping[Level, str] = {
@@ -26,9 +27,9 @@ def explain(judgement: Judgement) -> str:
 def headline(judgement: Judgement) -> str:
     """The finding in one line, without the name and the verdict."""
     band = format_band(judgement.metric.tolerance)
-    measured = _value(judgement, judgement.measured)
+    measured = _value(judgement, judgement.numbers.measured)
     match judgement.verdict:
-        case Verdict.PASS if judgement.change is None:
+        case Verdict.PASS if judgement.numbers.change is None:
             return "answers like the baseline, as far as that agrees with itself"
         case Verdict.PASS:
             return f"{_change(judgement)} stays inside the band of {band}"
@@ -41,7 +42,7 @@ def headline(judgement: Judgement) -> str:
         case Verdict.NO_BASELINE:
             return f"measured {measured}, with nothing to compare it with"
         case Verdict.CONFOUNDED:
-            other = "base" if judgement.paired else "baseline"
+            other = "base" if judgement.basis.reference == "stack" else "baseline"
             return f"measured {measured}, but more than the declared change differs from the {other}"
         case Verdict.INVALID:
             return f"measured {measured}, but the measurement broke a rule and is not judged"
@@ -50,11 +51,11 @@ def headline(judgement: Judgement) -> str:
 
 
 def _change(judgement: Judgement) -> str:
-    change = _percent(judgement.change)
-    if judgement.untold is not None:
+    change = _percent(judgement.numbers.change)
+    if judgement.basis.unpublished is not None:
         return f"{change} (+ is worse, noise unknown)"
 
-    return f"{change} [{_percent(judgement.lo)}, {_percent(judgement.hi)}] (+ is worse)"
+    return f"{change} [{_percent(judgement.numbers.lo)}, {_percent(judgement.numbers.hi)}] (+ is worse)"
 
 
 def _percent(fraction: float | None) -> str:
@@ -66,47 +67,49 @@ def _value(judgement: Judgement, value: float | None) -> str:
 
 
 def _details(judgement: Judgement) -> Iterator[str]:
-    if judgement.base is not None:
-        here, there = ("on the candidate", "on the base") if judgement.paired else ("now", "in the baseline")
-        values = f"{_value(judgement, judgement.measured)} {here}, {_value(judgement, judgement.base)} {there}"
+    numbers, basis = judgement.numbers, judgement.basis
+    if numbers.base is not None:
+        here, there = ("on the candidate", "on the base") if basis.reference == "stack" else ("now", "in the baseline")
+        values = f"{_value(judgement, numbers.measured)} {here}, {_value(judgement, numbers.base)} {there}"
         yield f"{values}; {judgement.metric.better} is better"
-    if judgement.confidence is not None:
-        yield from _certainty(judgement, judgement.confidence)
-    if judgement.untold is not None:
-        yield from _published(judgement.untold)
+    if numbers.confidence is not None:
+        yield from _certainty(judgement, numbers.confidence)
+    if basis.unpublished is not None:
+        yield from _published(basis.unpublished)
 
     yield from (f"- {reason}" for reason in judgement.reasons)
     yield from (f"note: {note}" for note in judgement.notes)
     yield from (f"changed: {change}" for change in judgement.changed)
-    if judgement.baseline is not None:
-        yield f"baseline: {judgement.baseline}"
+    if basis.baseline is not None:
+        yield f"baseline: {basis.baseline}"
 
-    yield from (f"- {line}" for line in judgement.choice)
-    yield from (f"next: {line}" for line in judgement.advice)
+    yield from (f"- {line}" for line in basis.choice)
+    yield from (f"next: {line}" for line in advice(judgement))
 
 
-def _published(untold: Sequence[str]) -> Iterator[str]:
+def _published(unpublished: Sequence[str]) -> Iterator[str]:
     yield "against a published figure: a point without samples, so the band alone decides and no interval is known"
-    if untold:
-        yield f"not published, so not compared: {', '.join(untold)}"
+    if unpublished:
+        yield f"not published, so not compared: {', '.join(unpublished)}"
 
 
 def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
-    sessions = "1 session" if judgement.sessions == 1 else f"{judgement.sessions} sessions"
-    looks = f" (95 % over {judgement.looks} looks)" if judgement.looks > 1 else ""
-    if judgement.paired:
-        pairs = f"{judgement.replicates} pairs ({_REPLICATE[judgement.level]} of each stack in turn)"
+    basis = judgement.basis
+    sessions = "1 session" if basis.sessions == 1 else f"{basis.sessions} sessions"
+    looks = f" (95 % over {basis.looks} looks)" if basis.looks > 1 else ""
+    if basis.reference == "stack":
+        pairs = f"{basis.replicates} pairs ({_REPLICATE[basis.level]} of each stack in turn)"
         yield f"{100 * confidence:.3g} % interval{looks} from {pairs}"
         return
 
-    replicates = f"{judgement.replicates} replicates ({_REPLICATE[judgement.level]})"
-    if judgement.new_sessions > 1:
-        replicates += f" in {judgement.new_sessions} sessions"
+    replicates = f"{basis.replicates} replicates ({_REPLICATE[basis.level]})"
+    if basis.new_sessions > 1:
+        replicates += f" in {basis.new_sessions} sessions"
     yield f"{100 * confidence:.3g} % interval{looks} from {replicates} against {sessions}"
-    if judgement.level == "window":
+    if basis.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"
-    if judgement.sessions == 1 and judgement.session_noise is not None:
-        assumed = format_percent(judgement.session_noise, signed=False)
+    if basis.sessions == 1 and basis.session_noise is not None:
+        assumed = format_percent(basis.session_noise, signed=False)
         yield (
             "one baseline session cannot show how much sessions differ: "
             f"{assumed} is assumed for kind {judgement.metric.kind!r} until more are recorded"

@@ -1,16 +1,19 @@
-"""Lines of a run on two stacks that are no verdicts: whose error it was, and how the run ended."""
+"""Outcomes of a run on two stacks that are no verdicts: whose error it was, and how the run ended."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
+from pytest_decodegate.gate.result import Ended, Failed, Skipped
 from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.metric import Metric, Replicate
-from pytest_decodegate.report import events
+from pytest_decodegate.reference import outcomes
 
 METRIC = Metric.of("allreduce[world=2]", "collective")
 
@@ -19,40 +22,37 @@ def report(**fields: Any) -> Any:
     return SimpleNamespace(nodeid="test_x.py::test_x", longreprtext="E  boom", longrepr=None, **fields)
 
 
-def failed(error: DecodegateError) -> dict[str, Any]:
-    return events.failed(report(), (METRIC, error), advisory=True)
+def failed(error: DecodegateError) -> Failed:
+    return outcomes.failed(report(), (METRIC, error), advisory=True)
 
 
 def test_a_stack_that_failed_is_named_with_what_the_base_measured() -> None:
-    failure = StackFailed("candidate", RankDied("rank 0 died"))
+    died = RankDied("rank 0 died", cause=Cause.OUT_OF_MEMORY)
+    failure = StackFailed("candidate", died)
     failure.base = (Replicate((1e-5,)), Replicate((4e-5,)))
-    assert failed(failure) == {
-        "test": "test_x.py::test_x",
-        "advisory": True,
-        "metric": METRIC.name,
-        "unit": "s",
-        "side": "candidate",
-        "base": pytest.approx(2e-5),
-        "reason": "RankDied: rank 0 died",
-    }
+    found = failed(failure)
+    assert found.base == pytest.approx(2e-5)
+    assert replace(found, base=None) == Failed("test_x.py::test_x", died.finding, METRIC, "candidate", None, True)
+    assert (found.error.cause, found.name) == (Cause.OUT_OF_MEMORY, METRIC.name)
 
 
 def test_an_error_of_nobody_blames_nobody() -> None:
-    told = failed(GangError("GPU 0 is gone"))
-    assert (told["side"], told["base"], told["reason"]) == ("", None, "GangError: GPU 0 is gone")
+    found = failed(GangError("GPU 0 is gone"))
+    assert (found.side, found.base, found.error) == ("", None, "GangError: GPU 0 is gone")
 
 
 def test_a_test_that_crashed_itself_is_told_in_its_own_words() -> None:
     crash = report()
-    assert events.failed(crash, None, advisory=False)["reason"] == "E  boom"
-    crash.longrepr = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: boom"))
-    assert events.failed(crash, None, advisory=False)["reason"] == "ValueError: boom"
+    assert outcomes.failed(crash, None, advisory=False).error == "E  boom"
+    crash.longrepr = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: boom\nmore"))
+    error = outcomes.failed(crash, None, advisory=False).error
+    assert (error, error.brief, error.cause) == ("ValueError: boom\nmore", "ValueError: boom", Cause.EXCEPTION)
 
 
 def test_a_skip_is_told_without_pytests_prefix() -> None:
     skip = report()
     skip.longrepr = ("x.py", 3, "Skipped: needs eight GPUs")
-    assert events.skipped(skip) == {"test": "test_x.py::test_x", "reason": "needs eight GPUs"}
+    assert outcomes.skipped(skip) == Skipped("test_x.py::test_x", "needs eight GPUs")
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_skip_is_told_without_pytests_prefix() -> None:
 def test_only_a_run_that_was_not_cut_short_is_finished(
     exit_status: int, problem: str | None, left_out: int, unfinished: str | None
 ) -> None:
-    assert events.end(exit_status, problem, left_out, 60.0) == {"unfinished": unfinished, "seconds": 60.0}
+    assert outcomes.ended(exit_status, problem, left_out, 60.0) == Ended(unfinished, 60.0)

@@ -1,0 +1,75 @@
+"""Rows as aligned text, and the columns that tables of metrics have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from ..gate.result import ERROR, Failed
+from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
+from ..gate.verdict import Judgement
+
+Row: TypeAlias = Judgement | Failed
+"""What a line of a table is about: a metric with a verdict, or a test that came to none."""
+
+Column: TypeAlias = Literal[
+    "name", "verdict", "base", "measured", "change", "interval", "band", "pairs", "replicates", "sessions"
+]
+
+NOTHING = "-"
+"""The cell of what is not known or was not compared: no zero, which would be a number."""
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Left-aligned columns two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
+
+
+def cells(row: Row, columns: Sequence[Column], remark: str = "") -> tuple[str, ...]:
+    """One line of a table with these columns; `remark` stands beside the verdict."""
+    return tuple(_CELLS[column](row) + (remark if column == "verdict" else "") for column in columns)
+
+
+def _verdict(row: Row) -> str:
+    return str(row.verdict) if isinstance(row, Judgement) else ERROR
+
+
+def _value(row: Row, value: float | None) -> str:
+    return NOTHING if value is None or row.metric is None else format_value(value, row.metric.unit)
+
+
+def _change(row: Row) -> str:
+    return NOTHING if row.numbers.change is None else format_percent(row.numbers.change)
+
+
+def _band(row: Row) -> str:
+    return format_band(row.metric.tolerance) if isinstance(row, Judgement) else NOTHING
+
+
+def _replicates(row: Row) -> str:
+    if not isinstance(row, Judgement):
+        return NOTHING
+
+    return f"{row.basis.replicates} x {'pair' if row.basis.reference == 'stack' else row.basis.level}"
+
+
+def _sessions(row: Row) -> str:
+    if isinstance(row, Failed) or not row.basis.sessions:
+        return NOTHING
+
+    return f"{row.basis.sessions}, {row.basis.new_sessions}"
+
+
+_CELLS: Final[Mapping[Column, Callable[[Row], str]]] = {
+    "name": lambda row: row.name,
+    "verdict": _verdict,
+    "base": lambda row: _value(row, row.numbers.base),
+    "measured": lambda row: _value(row, row.numbers.measured),
+    "change": _change,
+    "interval": lambda row: format_interval(row.numbers.lo, row.numbers.hi),
+    "band": _band,
+    "pairs": lambda row: str(row.basis.replicates or NOTHING) if isinstance(row, Judgement) else NOTHING,
+    "replicates": _replicates,
+    "sessions": _sessions,
+}

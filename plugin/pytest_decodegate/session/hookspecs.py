@@ -1,0 +1,22 @@
+"""Hooks that decodegate adds to pytest: stacks go in by them, and everything that a run says comes out, as values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..settings.stack import Stack
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_decodegate_stacks(config: pytest.Config) -> tuple[Stack, Stack] | None:
+    """Give base and candidate to a run that a program starts; None leaves them to --perf-against and --perf-stack.
+
+    Asked before the options are read; with two stacks given, those options are refused.
+    """
+
+
+def pytest_decodegate_outcome(outcome: object) -> None:
+    """Take what the run says, as it comes: a Result, Failed, Skipped, Stacks or Ended of gate.result, or a Launch."""
