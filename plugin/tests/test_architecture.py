@@ -21,7 +21,7 @@ MAY_USE = {
     "errors": set(),
     "metric": {"errors"},
     "process": set(),
-    "machine": {"metric", "errors"},
+    "machine": {"process", "metric", "errors"},
     "gang": {"process", "errors"},
     "workloads": {"gang", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -279,17 +278,3 @@ def test_ranks_on_several_hosts_are_named_with_theirs() -> None:
 def test_strangers_are_counted(refused: int, start: str) -> None:
     assert exit_reasons.strangers(refused)[0].startswith(start)
     assert exit_reasons.strangers(0) == []
-
-
-@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -11), ("exit 0", 0)])
-def test_the_exit_code_of_a_process_is_read_before_its_parent_reaps_it(script: str, code: int) -> None:
-    with subprocess.Popen(["/bin/sh", "-c", script]) as child:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert processes.exit_code(child.pid) == code
-
-    assert processes.exit_code(child.pid) is None
-
-
-@pytest.mark.parametrize(("code", "text"), [(7, "exit code 7"), (-9, "SIGKILL"), (-40, "signal 40")])
-def test_exit_codes_are_told_in_words(code: int, text: str) -> None:
-    assert processes.describe_exit(code) == text

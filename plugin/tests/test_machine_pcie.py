@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.machine.gpus import Gpu
-from pytest_decodegate.machine.pcie import LEAST_LOOKS, PcieLink, Slot, link, pci_address, reached, slot_of, slow_link
+from pytest_decodegate.machine.pcie import LEAST_LOOKS, PcieLink, Slot, link, pci_address, reached, slow_link
 
 FULL = PcieLink(5, 16)
 links = st.builds(PcieLink, st.integers(1, 6), st.sampled_from([1, 2, 4, 8, 16]))
@@ -16,8 +16,8 @@ def gpu(**machine: int | None) -> Gpu:
 
 
 def test_the_slot_of_a_gpu() -> None:
-    assert slot_of(gpu(pcie_gen_max=5, pcie_width_max=16)) == Slot(3, "0000:af:00.0", FULL)
-    assert slot_of(gpu(pcie_gen_max=None, pcie_width_max=16)) == Slot(3, "0000:af:00.0", None)
+    assert gpu(pcie_gen_max=5, pcie_width_max=16).slot == Slot(3, "0000:af:00.0", FULL)
+    assert gpu(pcie_gen_max=None, pcie_width_max=16).slot == Slot(3, "0000:af:00.0", None)
 
 
 def test_an_address_of_the_kernel_stays_as_it_is() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ from pytest_decodegate.machine.pcie import PcieLink, Slot
 from pytest_decodegate.machine.watch import (
     GpuTally,
     Watch,
-    descendants,
     memory_back,
     steal_share,
     steal_ticks,
@@ -67,7 +65,7 @@ class FakeSensor:
 
 @pytest.fixture
 def all_use_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_decodegate.machine.watch._uses_cuda", lambda pid: True)
+    monkeypatch.setattr("pytest_decodegate.machine.watch.may_map", lambda pid, library: True)
 
 
 def tally(*samples: Sample, slot: Slot | None = None) -> GpuTally:
@@ -288,36 +286,6 @@ def test_steal_is_a_share_of_all_ticks(tmp_path: Path) -> None:
     assert steal_share((35, 1000), (60, 1100)) == 0.25
     assert steal_share((35, 1000), (35, 1000)) == 0.0
     assert steal_ticks()[1] > 0
-
-
-def test_descendants_are_found_through_odd_names_and_missing_parents(tmp_path: Path) -> None:
-    for pid, parent, name in [
-        (1, 0, "init"),
-        (5, 1, "a) S 404 ("),
-        (6, 5, "b c"),
-        (7, 6, "d"),
-        (8, 1, "e"),
-        (9, 404, "f"),
-    ]:
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0\n")
-    (tmp_path / "10").mkdir()
-    (tmp_path / "10" / "stat").write_text("")
-
-    assert descendants(5, tmp_path) == {5, 6, 7}
-    assert descendants(1, tmp_path) == {1, 5, 6, 7, 8}
-
-
-def test_a_real_grandchild_is_a_descendant() -> None:
-    code = "import subprocess, sys; c = subprocess.Popen(['cat'], stdin=0); print(c.pid, flush=True); c.wait()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout
-        grandchild = int(child.stdout.readline())
-        family = descendants()
-        child.communicate()
-
-    assert {os.getpid(), child.pid, grandchild} <= family
-    assert os.getppid() not in family
 
 
 def test_memory_that_comes_back_is_waited_for() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..errors import BadInput
 from ..metric import Json
 from .nvml import Query
+from .pcie import Slot, link, pci_address
 
 _COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -86,6 +87,12 @@ class Gpu:
     def sku(self) -> str:
         """The name without what drivers add and drop: "NVIDIA H200", "H200" -> "H200"; "Tesla V100" -> "V100"."""
         return re.sub(r"^(NVIDIA\s+)?(Tesla\s+)?", "", self.name.strip(), flags=re.IGNORECASE)
+
+    @property
+    def slot(self) -> Slot:
+        """Where the card sits, and the most that card and slot can do together."""
+        most = link(self.machine.get("pcie_gen_max"), self.machine.get("pcie_width_max"))
+        return Slot(self.index, pci_address(self.bus_id), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +204,9 @@ class Survey:
 
     def _active_nvlinks(self, device: Device) -> int:
         active = 0
-        for link in range(self.nvml.NVML_NVLINK_MAX_LINKS):
+        for number in range(self.nvml.NVML_NVLINK_MAX_LINKS):
             try:
-                active += self.nvml.nvmlDeviceGetNvLinkState(device.handle, link)
+                active += self.nvml.nvmlDeviceGetNvLinkState(device.handle, number)
             except self.nvml.NVMLError:
                 # Past the last link, or a GPU without NVLink: drivers use different codes for both.
                 break

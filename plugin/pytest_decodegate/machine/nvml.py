@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..errors import DecodegateError
+from ..process.processes import program_name
 from .pcie import PcieLink, link
 
 MIB: Final = 1024 * 1024
@@ -176,11 +177,7 @@ def process_name(pid: int, ask: Callable[[int], str], refused: type[Exception]) 
     try:
         return Path(str(ask(pid))).name
     except refused:
-        pass
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "unknown"
+        return program_name(pid)
 
 
 def _mib(size_bytes: int | None) -> int | None:

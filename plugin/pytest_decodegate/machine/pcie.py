@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .gpus import Gpu
 
 LEAST_LOOKS = 3
 """Looks at a busy GPU before its link is judged: a link that has just woken up is still training."""
@@ -39,12 +35,6 @@ class Slot:
     index: int
     bus_id: str
     most: PcieLink | None
-
-
-def slot_of(gpu: Gpu) -> Slot:
-    """The slot of a GPU of the fingerprint."""
-    most = link(gpu.machine.get("pcie_gen_max"), gpu.machine.get("pcie_width_max"))
-    return Slot(gpu.index, pci_address(gpu.bus_id), most)
 
 
 def pci_address(bus_id: str) -> str:

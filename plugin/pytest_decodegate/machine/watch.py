@@ -16,6 +16,7 @@ from typing import Final
 
 from ..errors import DecodegateError
 from ..metric import Json
+from ..process.processes import may_map
 from .leftover import holders
 from .nvml import Process, Sample, Sensor
 from .pcie import PcieLink, Slot, reached, slow_link
@@ -59,7 +60,7 @@ class GpuTally:
             if process.pid not in own_pids:
                 # In a container NVML may report pids of the host: a number that is nobody here, or somebody without
                 # CUDA, may well be one of our own ranks under its other number. That proves nothing, so it is reported.
-                strangers = self.foreign if _uses_cuda(process.pid) else self.unverifiable
+                strangers = self.foreign if may_map(process.pid, "libcuda.so") else self.unverifiable
                 strangers[process.pid] = process
 
     def invalid(self) -> tuple[str, ...]:
@@ -118,8 +119,8 @@ class GpuTally:
 class Watch:
     """Watches GPUs, by UUID, from `with` to the end of its block; `report` may be called after it.
 
-    own_pids: pids that belong to the measurement (see `descendants`; an attached server's belong to it too), asked at
-    each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
+    own_pids: pids that belong to the measurement (see `processes.family`; an attached server's belong to it too), asked
+    at each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
     slots: where the cards sit, by UUID, as far as it is known.
     The first look is taken before the block, so that a process already there is seen in the shortest measurement.
     """
@@ -201,16 +202,6 @@ class Watch:
         self._tallies[uuid].add(sample, processes, self._own_pids() if processes else ())
 
 
-def descendants(root_pid: int | None = None, proc: Path = Path("/proc")) -> frozenset[int]:
-    """`root_pid` (this process by default) and all below it; the guard keeps orphans of its ranks below itself."""
-    parents = {int(stat.parent.name): parent for stat in proc.glob("[0-9]*/stat") if (parent := _parent(stat))}
-    family = {root_pid or os.getpid()}
-    while grown := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= grown
-
-    return frozenset(family)
-
-
 def used_memory(gpu_uuids: Sequence[str], sensor: Sensor | None) -> dict[str, int]:
     """MiB in use by GPU UUID; take it before a gang or a server starts, for `memory_back`."""
     return {uuid: sensor.used_mib(uuid) for uuid in gpu_uuids} if sensor else {}
@@ -253,24 +244,6 @@ def _tally(uuid: str, number: int, slot: Slot | None) -> GpuTally:
 def _spread(values: Sequence[float | None]) -> Json:
     known = [value for value in values if value is not None]
     return {"min": min(known), "median": statistics.median(known), "max": max(known)} if known else None
-
-
-def _uses_cuda(pid: int) -> bool:
-    """Whether `pid` exists here and holds CUDA, as far as this user may look."""
-    try:
-        return "libcuda.so" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except PermissionError:
-        return True
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _parent(stat: Path) -> int | None:
-    try:
-        # The name is in brackets and may hold anything, brackets included.
-        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 def _not_back(

@@ -53,19 +53,18 @@ class Devices:
 
     def watch(self) -> Watch:
         """A watch over the GPUs, for the time of one measurement by processes of this one."""
-        from ..machine.watch import descendants
+        from ..process.processes import family
 
-        return self._watch(descendants)
+        return self._watch(family)
 
     def watch_attached(self) -> Watch:
         """The same while an attached server is measured: its pids are not known, so nobody can be told a stranger."""
         return self._watch(_Everyone)
 
     def _watch(self, own_pids: Callable[[], Collection[int]]) -> Watch:
-        from ..machine.pcie import slot_of
         from ..machine.watch import Watch
 
-        slots = {gpu.uuid: slot_of(gpu) for gpu in self._gpus}
+        slots = {gpu.uuid: gpu.slot for gpu in self._gpus}
         return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots)
 
     @cached_property
