@@ -11,7 +11,6 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 
 from ..metric import Kind, Level
-from .migrate import migrated
 from .schema import SCHEMA
 
 MOST_DEPTH = 40
@@ -154,8 +153,8 @@ def _depth(value: Any) -> int:
 
 
 def _walked(content: bytes) -> File:
-    """The file, brought to this version if it is an older one; raises Refusal where it is damaged."""
-    document = migrated(json.loads(content.decode()))
+    """The file; raises Refusal where it is damaged, or of another version."""
+    document = json.loads(content.decode())
     _check_head(document)
     _check_finite(document, "")
     try:
@@ -170,7 +169,8 @@ def _check_head(document: Any) -> None:
         reason = "missing, so this is no decodegate baseline (a plain pytest-benchmark file knows no processes)"
         raise Refusal("/decodegate", reason)
     if head.get("schema") != SCHEMA:
-        reason = f"version {head.get('schema')!r} is not {SCHEMA}, the newest that this decodegate knows; update it"
+        reason = f"version {head.get('schema')!r} is not {SCHEMA}, the only one that this decodegate reads; "
+        reason += "update decodegate, or record the baseline again"
         raise Refusal("/decodegate/schema", reason)
 
 
