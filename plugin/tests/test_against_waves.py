@@ -8,7 +8,7 @@ from typing import Any
 
 import gang_tasks
 import pytest
-from test_source import PLAN, Said, ScriptedGang, Watched
+from scripted_gangs import PLAN, Said, ScriptedGang, Watched
 
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied
 from pytest_decodegate.gate.verdict import Judgement, Verdict

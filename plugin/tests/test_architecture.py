@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from pathlib import Path
 
 import import_graph
 import pytest
@@ -59,3 +61,14 @@ def test_a_room_uses_only_the_rooms_below_it(room: str) -> None:
 def test_the_pure_rooms_know_neither_pytest_nor_torch(room: str) -> None:
     names = {dotted.split(".")[0] for one in MODULES.values() if one.room == room for dotted in one.imports()}
     assert not names & {"pytest", "_pytest", "torch", "vllm", "pynvml"}
+
+
+def test_no_test_file_imports_from_another() -> None:
+    """Builders live in support modules: a test file that others need runs their tests' set-up in its own name."""
+    tests = sorted(Path(__file__).parent.glob("test_*.py"))
+    assert [name for path in tests for name in _test_modules_named(path.read_text(encoding="utf-8"))] == []
+
+
+def _test_modules_named(source: str) -> list[str]:
+    """Imports of test modules, those in the scripts of subprocesses included."""
+    return re.findall(r"^\s*(?:from|import) +(test_\w+)", source, re.MULTILINE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_selection import GEMM, H200, baseline, measured, run_of, session
+from stack_baselines import COLLECTIVE, GEMM, H200, baseline, both, measured, put, run_of, session
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.edits import Pruning, merge, prune
@@ -22,7 +22,6 @@ from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, compare, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]
-COLLECTIVE = replace(GEMM, name="allreduce[n=14336]", kind="collective", tolerance=0.05)
 
 
 @pytest.fixture
@@ -41,20 +40,6 @@ def decodegate(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         return said.err if code else said.out
 
     return run
-
-
-def put(root: Path, one: Baseline) -> Path:
-    path = root / H200 / one.path.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(dumps(replace(one, path=path)))
-    return path
-
-
-def both(*sessions: Session) -> Baseline:
-    """A file with two metrics."""
-    one = baseline(1, *sessions)
-    metrics = {metric.name: StoredMetric(metric, sessions) for metric in (GEMM, COLLECTIVE)}
-    return replace(one, metrics=metrics)
 
 
 def test_a_collective_at_several_world_sizes_is_listed_as_a_curve(root: Path, decodegate: Run) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_baselines_command import both, put
-from test_selection import GEMM, H200, baseline, measured, run_of, session
+from stack_baselines import GEMM, H200, baseline, both, measured, put, run_of, session
 
 from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.store import Store

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stored import MOE, RATE, baseline, stored
-from test_reader import json_values
+from strategies import json_values
 
 from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.baseline.selection import contrast

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_marlin import API
+from fake_marlin import API
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.metric import FOLLOWS_STACK, Json

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from results import result
 
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.metric import Json, Metric
@@ -19,12 +20,6 @@ from pytest_decodegate.report.result import Result
 from pytest_decodegate.session.launches import Launches
 
 COMPARED: dict[str, Any] = {"base": 70e-6, "change": 0.114, "lo": 0.09, "hi": 0.14, "confidence": 0.95, "sessions": 5}
-
-
-def result(verdict: Verdict, recorded: Path | None = None, **more: Any) -> Result:
-    metric = Metric.of("allreduce[world=8]", "collective")
-    judgement = Judgement(metric, verdict, "gang", 5, 78e-6, **more)
-    return Result("perf_tests/test_allreduce.py::test", judgement, recorded)
 
 
 def test_the_line_of_a_regression_says_how_much_and_how_sure() -> None:

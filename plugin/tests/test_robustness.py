@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_reader import baselines as any_baselines
-from test_selection import H200, baseline, measured, run_of, session
+from stack_baselines import H200, baseline, measured, run_of, session
+from strategies import baselines as any_baselines
 from writers import at_once
 
 from pytest_decodegate.baseline.benchmark_json import dumps
@@ -233,8 +233,11 @@ WRITER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_robustness import *
-from test_selection import GEMM
+from dataclasses import replace
+from pytest_decodegate.baseline.edits import Pruning, accept, prune
+from pytest_decodegate.baseline.store import Store
+from stack_baselines import GEMM, H200, measured, run_of
+
 
 act, name = sys.argv[1:]
 path = Path("baselines") / H200 / "0001_stack.json"
@@ -250,9 +253,9 @@ for number in range(6):
     if act == "record":
         store.record(run_of(), H200, "stack", measured(metric=replace(GEMM, name=f"{{name}}_{{number}}")), name)
     elif act == "prune":
-        store.edit(path, drop(f"s{{number}}"), who=name, why="x")
+        store.edit(path, lambda stored: prune(stored, Pruning(sessions=(f"s{{number}}",))), who=name, why="x")
     elif act == "accept":
-        store.edit(path, lambda one: accept(one, "gemm", "s9"), who=name, why="x")
+        store.edit(path, lambda stored: accept(stored, "gemm", "s9"), who=name, why="x")
 """
 
 
