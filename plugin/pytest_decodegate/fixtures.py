@@ -76,9 +76,9 @@ def server(request: pytest.FixtureRequest) -> Server:
     """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
     suite = _suite(request)
     if suite.wedged() and request.node.get_closest_marker("perf"):
-        from .serving.unavailable import nowhere
+        from .serving.unreachable import unreachable_server
 
-        return nowhere()
+        return unreachable_server()
 
     return suite.server.running() if suite.against is None else suite.against.server(request.node.nodeid)
 

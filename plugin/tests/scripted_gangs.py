@@ -123,7 +123,7 @@ class ScriptedBench:
         return list(self._gangs[:count])
 
     @property
-    def naming(self) -> ScriptedBench:
+    def nccl_probe(self) -> ScriptedBench:
         return self
 
     def identity(self, key: str, workload: object, params: object, deadline_seconds: float) -> Identity:

@@ -16,7 +16,7 @@ from pytest_decodegate.errors import BadInput, DecodegateError
 from pytest_decodegate.machine.fingerprint import Fingerprint, machine, provenance
 from pytest_decodegate.machine.gpus import Gpu
 from pytest_decodegate.machine.host import read_host, short_cpu
-from pytest_decodegate.machine.nvml import Process, Sample, open_nvml, open_sensor
+from pytest_decodegate.machine.nvml import GpuProcess, GpuReading, open_nvml, open_sensor
 from pytest_decodegate.machine.pcie import PcieLink
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.metric import Json
@@ -336,7 +336,7 @@ def test_the_sensor_reads_in_units_and_names_reasons() -> None:
     gpu = FakeGpu(1)
     sensor = open_sensor(FakeNvml(gpu))
     assert sensor
-    assert sensor.sample(gpu.uuid) == Sample(1755, 3200, 41, 118.5, frozenset({"sw_power_cap"}), PcieLink(1, 16))
+    assert sensor.sample(gpu.uuid) == GpuReading(1755, 3200, 41, 118.5, frozenset({"sw_power_cap"}), PcieLink(1, 16))
     assert sensor.used_mib(gpu.uuid) == 143000
     assert sensor.processes(gpu.uuid) == ()
     assert sensor.problems == ()
@@ -367,7 +367,7 @@ def test_processes_have_names_without_folders_and_memory_where_nvml_may_see_it()
     sensor = open_sensor(FakeNvml(gpu))
     assert sensor
     known, unknown = sensor.processes(gpu.uuid)
-    assert known == Process(1, "python3", 3)
+    assert known == GpuProcess(1, "python3", 3)
     assert str(known) == "pid 1 (python3, 3 MiB)"
     assert str(unknown) == f"pid {2**22 + 5} (unknown, an unknown amount of memory)"
 
@@ -395,5 +395,5 @@ def test_unsupported_sensors_read_as_nothing() -> None:
     gpu = FakeGpu(1, changes=silent)
     sensor = open_sensor(FakeNvml(gpu))
     assert sensor
-    assert sensor.sample(gpu.uuid) == Sample(None, None, None, None, frozenset())
+    assert sensor.sample(gpu.uuid) == GpuReading(None, None, None, None, frozenset())
     assert sensor.used_mib(gpu.uuid) == 0

@@ -13,7 +13,7 @@ from ..metric import UNITS, Metric, Replicate
 from . import decoding
 from .decoding import Refusal
 from .derived import check_stats, process_value
-from .schema import RECORDER, Baseline, LogEntry, Session, StoredMetric
+from .schema import RECORDER_FIELDS, Baseline, LogEntry, Session, StoredMetric
 
 REMEDY = (
     "restore the file from version control, or move it away and record again with `pytest -m perf --perf-record=all`"
@@ -80,7 +80,7 @@ def _baseline(path: Path, file: decoding.File, *, statistics: bool) -> Baseline:
         metrics=metrics,
         log=tuple(_log(head.log)),
         published=head.published,
-        recorder={name: str(file.machine_info[name]) for name in RECORDER if name in file.machine_info},
+        recorder={name: str(file.machine_info[name]) for name in RECORDER_FIELDS if name in file.machine_info},
     )
 
 

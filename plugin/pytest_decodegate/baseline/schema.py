@@ -14,7 +14,7 @@ from ..metric import Json, Level, Metric, Replicate
 SCHEMA = 2
 """Version of the `decodegate` object; a file of another one is refused, never guessed at."""
 
-RECORDER = ("processor", "machine", "system", "python_implementation", "python_version")
+RECORDER_FIELDS = ("processor", "machine", "system", "python_implementation", "python_version")
 """Fields of pytest-benchmark's `machine_info` that an edit of the file, maybe on another machine, must not change."""
 
 

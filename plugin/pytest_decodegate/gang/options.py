@@ -45,7 +45,7 @@ class Nodes:
     def for_gang(self, number: int) -> Nodes:
         """The same nodes for the `number`-th gang, from 1: gangs that live at once each meet at a port of their own.
 
-        0 is the gang that asks NCCL (see naming).
+        0 is the gang that asks NCCL (see measure/nccl_identity.py).
         """
         host, _, port = self.rdzv_endpoint.rpartition(":")
         return replace(self, rdzv_endpoint=f"{host}:{int(port) + number - 1}")

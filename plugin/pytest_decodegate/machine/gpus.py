@@ -168,10 +168,10 @@ class Survey:
         pairs = list(itertools.combinations(devices, 2))
         if not pairs:
             return None
-        if all(self._nvlinked(one, other) for one, other in pairs):
+        if all(self._nvlinked(*pair) for pair in pairs):
             return "NVLink"
 
-        ways = [self._query(one)("nvmlDeviceGetTopologyCommonAncestor", other.handle) for one, other in pairs]
+        ways = [self._query(first)("nvmlDeviceGetTopologyCommonAncestor", second.handle) for first, second in pairs]
         longest = max((way for way in ways if way is not None), default=None)
         return f"PCIe-{ANCESTORS.get(longest, longest)}" if longest is not None else "PCIe"
 
@@ -213,10 +213,10 @@ class Survey:
 
         return active
 
-    def _nvlinked(self, one: Device, other: Device) -> bool:
-        status = self._query(one)("nvmlDeviceGetP2PStatus", other.handle, self.nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    def _nvlinked(self, first: Device, second: Device) -> bool:
+        status = self._query(first)("nvmlDeviceGetP2PStatus", second.handle, self.nvml.NVML_P2P_CAPS_INDEX_NVLINK)
         if status is None:
-            return bool(self._active_nvlinks(one) and self._active_nvlinks(other))
+            return bool(self._active_nvlinks(first) and self._active_nvlinks(second))
 
         return bool(status == self.nvml.NVML_P2P_STATUS_OK)
 

@@ -29,7 +29,7 @@ REASONS: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GpuReading:
     """One look at one GPU; None is a sensor that this GPU does not have."""
 
     sm_clock_mhz: int | None
@@ -41,7 +41,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process that holds a compute context on a GPU; its memory is None where NVML may not see it."""
 
     pid: int
@@ -60,10 +60,10 @@ class Sensor(Protocol):
     def problems(self) -> tuple[str, ...]:
         """What NVML refused to say so far, other than "not supported", once each."""
 
-    def sample(self, uuid: str) -> Sample:
+    def sample(self, uuid: str) -> GpuReading:
         """Clocks, temperature, power and the reasons that limit the clocks, now."""
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Compute processes on the GPU, by pid."""
 
     def used_mib(self, uuid: str) -> int:
@@ -128,7 +128,7 @@ class NvmlSensor:
         """What NVML refused to say, in the order seen."""
         return tuple(self._problems)
 
-    def sample(self, uuid: str) -> Sample:
+    def sample(self, uuid: str) -> GpuReading:
         """Clocks in MHz, temperature in degrees Celsius, power in watts, and the PCIe link as it runs now."""
         nvml, ask = self._nvml, self._query(uuid)
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
@@ -137,7 +137,7 @@ class NvmlSensor:
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         milliwatts = ask("nvmlDeviceGetPowerUsage")
 
-        return Sample(
+        return GpuReading(
             sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
@@ -146,11 +146,11 @@ class NvmlSensor:
             pcie=link(ask("nvmlDeviceGetCurrPcieLinkGeneration"), ask("nvmlDeviceGetCurrPcieLinkWidth")),
         )
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Compute processes by pid; a name that NVML will not tell is read from /proc."""
         found = self._query(uuid)("nvmlDeviceGetComputeRunningProcesses") or []
         return tuple(
-            Process(each.pid, self._name(each.pid), _mib(each.usedGpuMemory))
+            GpuProcess(each.pid, self._name(each.pid), _mib(each.usedGpuMemory))
             for each in sorted(found, key=lambda process: int(process.pid))
         )
 

@@ -49,7 +49,7 @@ def link(generation: object, width: object) -> PcieLink | None:
 
 def reached(looks: Sequence[PcieLink]) -> PcieLink | None:
     """The fastest that was seen: an idle link falls back to generation 1, and wakes up with the load."""
-    return max(looks, key=lambda one: one.speed, default=None)
+    return max(looks, key=lambda link: link.speed, default=None)
 
 
 def slow_link(label: str, looks: Sequence[PcieLink], most: PcieLink | None) -> str | None:

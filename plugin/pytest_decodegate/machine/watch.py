@@ -6,7 +6,6 @@ import os
 import re
 import statistics
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final
 
-from ..errors import DecodegateError
 from ..metric import Json
 from ..process.processes import may_map
-from .leftover import holders
-from .nvml import Process, Sample, Sensor
+from .nvml import GpuProcess, GpuReading, Sensor
 from .pcie import PcieLink, Slot, reached, slow_link
 
 INVALIDATING: Final = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -27,8 +24,6 @@ card works all the time, and some idle GPUs show it too."""
 
 STOP_SECONDS: Final = 5.0
 """A lost GPU can block a query for good; the measurement does not wait longer than this for the sampler."""
-
-POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +44,11 @@ class GpuTally:
 
     label: str
     slot: Slot | None = None
-    samples: list[Sample] = field(default_factory=list)
-    foreign: dict[int, Process] = field(default_factory=dict)
-    unverifiable: dict[int, Process] = field(default_factory=dict)
+    samples: list[GpuReading] = field(default_factory=list)
+    foreign: dict[int, GpuProcess] = field(default_factory=dict)
+    unverifiable: dict[int, GpuProcess] = field(default_factory=dict)
 
-    def add(self, sample: Sample, processes: Collection[Process], own_pids: Collection[int]) -> None:
+    def add(self, sample: GpuReading, processes: Collection[GpuProcess], own_pids: Collection[int]) -> None:
         """Count one look; `processes` that are not in `own_pids` are foreign or cannot be told."""
         self.samples.append(sample)
         for process in processes:
@@ -84,7 +79,7 @@ class GpuTally:
         return (problem,) if problem else ()
 
     @property
-    def _busy(self) -> list[Sample]:
+    def _busy(self) -> list[GpuReading]:
         """Samples of a GPU at work: clock and link of an idle one say nothing about those that the work ran at."""
         return [sample for sample in self.samples if "gpu_idle" not in sample.reasons]
 
@@ -202,28 +197,6 @@ class Watch:
         self._tallies[uuid].add(sample, processes, self._own_pids() if processes else ())
 
 
-def used_memory(gpu_uuids: Sequence[str], sensor: Sensor | None) -> dict[str, int]:
-    """MiB in use by GPU UUID; take it before a gang or a server starts, for `memory_back`."""
-    return {uuid: sensor.used_mib(uuid) for uuid in gpu_uuids} if sensor else {}
-
-
-def memory_back(
-    before: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None, margin_mib: int = 256
-) -> None:
-    """Wait until the GPUs of `before` (from `used_memory`) use no more than then plus `margin_mib`.
-
-    The margin is for the driver's bookkeeping. Raises DecodegateError naming GPU, processes and MiB at the deadline.
-    """
-    end = time.monotonic() + deadline_seconds
-    while held := {
-        uuid: mib for uuid, mib in used_memory(tuple(before), sensor).items() if mib > before[uuid] + margin_mib
-    }:
-        if time.monotonic() >= end:
-            raise DecodegateError(_not_back(before, held, deadline_seconds, sensor))
-
-        time.sleep(POLL_SECONDS)
-
-
 def steal_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int]:
     """Ticks that other machines took from this one's CPUs, and all ticks, since boot."""
     match = re.match(r"cpu +([\d ]+)", stat.read_text())
@@ -244,18 +217,3 @@ def _tally(uuid: str, number: int, slot: Slot | None) -> GpuTally:
 def _spread(values: Sequence[float | None]) -> Json:
     known = [value for value in values if value is not None]
     return {"min": min(known), "median": statistics.median(known), "max": max(known)} if known else None
-
-
-def _not_back(
-    before: Mapping[str, int], held: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None
-) -> str:
-    assert sensor
-    parts = []
-    for uuid, mib in held.items():
-        more = mib - before[uuid]
-        parts.append(f"{uuid} still uses {mib} MiB, {more} MiB more than before, held by {holders(uuid, sensor)}")
-
-    return (
-        f"GPU memory did not come back within {deadline_seconds:g} s: {'; '.join(parts)}; "
-        "end that process, or wait for it, before the next measurement"
-    )

@@ -191,7 +191,7 @@ class GangSource:
             return
 
         self._progress.tick(f"{self._key}: asking NCCL how it does this")
-        self._nccl = self._bench.naming.identity(self._key, self._function, self._params, self._deadline())
+        self._nccl = self._bench.nccl_probe.identity(self._key, self._function, self._params, self._deadline())
 
     def _answers(self, pending: Sequence[Pending], what: str) -> list[list[Any]]:
         """What every gang answers, in order; the first failure is raised when it comes, whatever the others do."""

@@ -76,6 +76,6 @@ class Devices:
         return Health(places, self._options, self._holders)
 
     def _holders(self, uuid: str) -> str:
-        from ..machine.leftover import holders
+        from ..machine.gpu_memory import holders
 
         return holders(uuid, self.sensor) if self.sensor else "nobody whom NVML can name"

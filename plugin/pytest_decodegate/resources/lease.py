@@ -20,7 +20,7 @@ class Tenancy:
     """
 
     def __init__(self, labels: Mapping[str, str], sensor: Sensor | None) -> None:
-        from ..machine.leftover import leftovers
+        from ..machine.gpu_memory import leftovers
 
         self.found = leftovers(labels, sensor)
         self._gpu_uuids = tuple(labels)
@@ -34,7 +34,7 @@ class Tenancy:
 
         Raises DecodegateError if the last tenant's memory does not come back, naming who holds how much.
         """
-        from ..machine.watch import used_memory
+        from ..machine.gpu_memory import used_memory
 
         if tenant is self.tenant:
             return
@@ -45,7 +45,7 @@ class Tenancy:
 
     def move_out(self, tenant: object = None) -> None:
         """Ask the tenant to leave and wait for its memory; if `tenant` is given, only when it is the one here."""
-        from ..machine.watch import memory_back
+        from ..machine.gpu_memory import memory_back
 
         if self._leave is None or (tenant is not None and tenant is not self.tenant):
             return

@@ -179,9 +179,9 @@ class Perf:
             pytest.skip("with --perf-against servers are as deep as the GPUs hold, on both stacks")
 
         if self._suite.wedged():
-            from ..serving.unavailable import nowhere
+            from ..serving.unreachable import unreachable_server
 
-            return nowhere()
+            return unreachable_server()
 
         return self._suite.server.running(layers)
 
