@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_decodegate.process import processes
 
@@ -65,3 +67,20 @@ def test_the_exit_code_of_a_process_is_read_before_its_parent_reaps_it(script: s
 @pytest.mark.parametrize(("code", "text"), [(7, "exit code 7"), (-9, "SIGKILL"), (-40, "signal 40")])
 def test_exit_codes_are_told_in_words(code: int, text: str) -> None:
     assert processes.describe_exit(code) == text
+
+
+TORCHRUN = [
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "GROUP_RANK",
+    "ROLE_NAME",
+]
+
+
+@given(st.sets(st.sampled_from([*TORCHRUN, "PET_NNODES", "PYTHON_EXEC", "PYTEST_CURRENT_TEST", "DECODEGATE_KEY_FILE"])))
+def test_no_variable_of_torchrun_reaches_a_child(names: set[str]) -> None:
+    mine = {"PATH": "/bin", "RANKING": "1", "NCCL_ALGO": "Ring", "MASTER_ADDRESS": "x"}
+    assert processes.scrubbed({**mine, **dict.fromkeys(names, "1")}) == mine

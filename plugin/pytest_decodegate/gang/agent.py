@@ -108,9 +108,9 @@ class Agent:
     def summary(self) -> str:
         """What torchrun itself says of the failure, without its Python traceback; else the end of its log."""
         text = logs.tail(self._log, logs.LIMIT_BYTES)
-        _, found, account = text.rpartition("ChildFailedError:")
+        _, found, report = text.rpartition("ChildFailedError:")
         if found:
-            return account.strip()
+            return report.strip()
         if self._guard_was_killed:
             name = processes.describe_exit(self._process.returncode)
             return f"the guard of torchrun (pid {self._process.pid}) was killed by {name}"

@@ -1,4 +1,4 @@
-"""Why a call failed for good: looks at the ranks before they are killed, and says it as an error."""
+"""The error of a call that failed for good, from a look at its ranks before they are killed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from ..errors import GangError, RankDied, RankHung, RankRaised
 from ..process import processes
 from . import exit_reasons, logs
+from .agents import Agents
 from .collection import Collection
-from .exit_reasons import Roster
-from .launch import Launch
+from .exit_reasons import RankNames
 from .rank import Rank
 
 SUMMARY_SECONDS = 3.0
@@ -23,8 +23,8 @@ BRIEF_SUMMARY_SECONDS = 0.7
 def diagnose(
     collection: Collection,
     ranks: Mapping[int, Rank],
-    launch: Launch,
-    roster: Roster,
+    agents: Agents,
+    names: RankNames,
     grace_seconds: float,
     oom_kills: int,
 ) -> GangError:
@@ -33,19 +33,19 @@ def diagnose(
     oom_kills: of this machine when the ranks started, to see whether it has killed since.
     """
     if collection.gone:
-        return RankDied(_died(collection, ranks, launch, roster, oom_kills))
+        return RankDied(_died(collection, ranks, agents, names, oom_kills))
 
     silent = {name: ranks[name] for name in collection.silent}
     stacks = _stacks(silent)
     if collection.failures:
-        account = exit_reasons.raised(collection.what, collection.failures, roster)
-        return RankRaised(f"{account}\n\n{exit_reasons.waiting(list(silent), grace_seconds, stacks, roster)}")
+        text = exit_reasons.raised(collection.what, collection.failures, names)
+        return RankRaised(f"{text}\n\n{exit_reasons.waiting(list(silent), grace_seconds, stacks, names)}")
 
     if collection.given_up is not None:
-        return GangError(exit_reasons.dropped(roster.gang, collection.what, grace_seconds, collection.given_up))
+        return GangError(exit_reasons.dropped(names.gang, collection.what, grace_seconds, collection.given_up))
 
     heard = [rank.last_heard() for rank in silent.values()]
-    return RankHung(exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster))
+    return RankHung(exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, names))
 
 
 def _stacks(silent: Mapping[int, Rank]) -> str:
@@ -59,27 +59,27 @@ def _stacks(silent: Mapping[int, Rank]) -> str:
     return exit_reasons.stacks({**dict.fromkeys(unable, ""), **logs.stacks_since(log_dirs, able)}, unable)
 
 
-def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int) -> str:
+def _died(collection: Collection, ranks: Mapping[int, Rank], agents: Agents, names: RankNames, oom_kills: int) -> str:
     # At once: an exit code can be read only until torchrun has reaped the rank.
     seen = {name: code for name, rank in ranks.items() if (code := rank.exit_code()) is not None}
-    launch.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
-    codes = {**launch.exit_codes(), **seen}
+    agents.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
+    codes = {**agents.exit_codes(), **seen}
     gone = {name: ranks[name] for name in sorted({*collection.gone, *seen})}
     return exit_reasons.died(
         collection.what,
         {name: codes.get(name) for name in gone},
         processes.oom_kills() - oom_kills,
-        _reports(collection, gone, launch, roster),
-        roster,
+        _reports(collection, gone, agents, names),
+        names,
     )
 
 
-def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch, roster: Roster) -> Sequence[str]:
-    reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
+def _reports(collection: Collection, gone: Mapping[int, Rank], agents: Agents, names: RankNames) -> Sequence[str]:
+    reports = [exit_reasons.raised(collection.what, collection.failures, names)] if collection.failures else []
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
-    if summary := launch.summary():
+    if summary := agents.summary():
         reports.append(f"torchrun reports:\n{summary}")
 
     return reports

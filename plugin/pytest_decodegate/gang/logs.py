@@ -1,4 +1,4 @@
-"""What the ranks wrote: marks, deltas, and stacks worth reading."""
+"""Logs of the ranks: marks in them, what was written since a mark, and the stacks that ranks dumped."""
 
 from __future__ import annotations
 

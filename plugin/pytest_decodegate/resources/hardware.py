@@ -70,10 +70,10 @@ class Devices:
     @cached_property
     def health(self) -> Health:
         """Whether they still work."""
-        from ..gang.health import Health, Place
+        from ..gang.health import Health, ProbedGpu
 
-        places = [Place(uuid, label) for uuid, label in self.labels.items()]
-        return Health(places, self._options, self._holders)
+        gpus = [ProbedGpu(uuid, label) for uuid, label in self.labels.items()]
+        return Health(gpus, self._options, self._holders)
 
     def _holders(self, uuid: str) -> str:
         from ..machine.gpu_memory import holders
