@@ -19,7 +19,7 @@ from pytest_decodegate.workloads.marlin.cold_routing import (
     least_reuse,
     spread,
 )
-from pytest_decodegate.workloads.runtime.rotation import COLD_MARGIN
+from pytest_decodegate.workloads.runtime.op import COLD_MARGIN
 
 torch = pytest.importorskip("torch", reason="routings are tensors")
 

@@ -19,12 +19,12 @@ from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.experts import draw_routings
 from pytest_decodegate.workloads.kimi import KIMI_K25
 from pytest_decodegate.workloads.marlin import vllm_api
-from pytest_decodegate.workloads.marlin.calls import Calls, workload
+from pytest_decodegate.workloads.marlin.calls import PreparedCalls, workload
 from pytest_decodegate.workloads.marlin.cold_routing import Rotation, spread
 from pytest_decodegate.workloads.marlin.dense import cold_copies, dense_calls, drawn
 from pytest_decodegate.workloads.marlin.grouped import GroupedGemm, Which, block_size, gemm_calls, whole_calls
 from pytest_decodegate.workloads.marlin.weights import ExpertLayer, pack
-from pytest_decodegate.workloads.runtime.rotation import COLD_MARGIN
+from pytest_decodegate.workloads.runtime.op import COLD_MARGIN
 from pytest_decodegate.workloads.runtime.timing import Traffic, rotate
 
 
@@ -47,7 +47,7 @@ def rotation_of(tokens: int, copies: int = 2) -> Rotation:
     return Rotation(spread(routings, SHARD.experts, 5), copies, 0.0)
 
 
-def wrong(calls: Calls) -> str | None:
+def wrong(calls: PreparedCalls) -> str | None:
     return calls.wrong(rotate(calls.calls), "Marlin")
 
 
@@ -155,6 +155,6 @@ def test_dense_copies_fill_the_cache_as_often_as_promised() -> None:
 
 
 def test_an_unknown_mode_is_said() -> None:
-    calls = Calls([], [], lambda *_: None, 1)
+    calls = PreparedCalls([], [], lambda *_: None, 1)
     with pytest.raises(BadInput, match="unknown mode 'lazy'; use graph or eager"):
         workload("Marlin", "any", calls, "lazy", Traffic(1, 1), {}, {})  # type: ignore[arg-type]

@@ -270,7 +270,7 @@ class GangSource:
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [one.own_s for one in ranks if one.own_s]
         if own and len(own) == len(ranks):  # or their place in the list would not be their rank
-            self._own.append((own, [one.whereabouts or {} for one in ranks]))
+            self._own.append((own, [one.location or {} for one in ranks]))
             facts["own_medians"] = [statistics.median(rounds) for rounds in own]
 
         return replace(taken, facts=facts)

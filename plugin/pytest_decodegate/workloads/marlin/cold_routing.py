@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import BadInput
 from ..experts import Routing, draw_routings, mean_unique_experts
-from ..runtime.rotation import COLD_MARGIN
+from ..runtime.op import COLD_MARGIN
 
 LEAST_CALLS = 8
 

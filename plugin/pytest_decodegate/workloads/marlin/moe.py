@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...errors import BadInput
 from ..kimi import BF16_BYTES, KIMI_K25, Shard
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.rotation import l2_bytes
+from ..runtime.op import l2_bytes
 from ..runtime.timing import Traffic, Workload, needs
 from . import vllm_api
 from .calls import Mode, workload

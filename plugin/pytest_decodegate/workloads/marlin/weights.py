@@ -8,7 +8,7 @@ from typing import Any
 
 from ..experts import QuantisedMatrix, expert_weights, quantise
 from ..kimi import INT4_GROUP, Shard
-from ..runtime.kept import kept
+from ..runtime.reuse import reused
 from .vllm_api import MarlinApi
 
 BITS = 4
@@ -62,8 +62,8 @@ class ExpertLayer:
         self.w13, self.w2 = _room_for(first13, shard.experts), _room_for(first2, shard.experts)
         for expert in range(shard.experts):
             for all_experts, matrix in zip((self.w13, self.w2), self._drawn(expert), strict=True):
-                one = pack(api, matrix)
-                all_experts.words[expert], all_experts.scales[expert] = one.words, one.scales
+                packed = pack(api, matrix)
+                all_experts.words[expert], all_experts.scales[expert] = packed.words, packed.scales
 
     def _drawn(self, expert: int) -> tuple[QuantisedMatrix, QuantisedMatrix]:
         w13, w2 = expert_weights(self._shard, expert, self._seed, self._device)
@@ -75,11 +75,11 @@ class ExpertLayer:
         return w13.dequantised(), w2.dequantised()
 
 
-def _room_for(one: Packed, experts: int) -> Packed:
-    words, scales = (each.new_empty(experts, *each.shape) for each in (one.words, one.scales))
-    return Packed(words, scales, one.size_k, one.size_n)
+def _room_for(expert: Packed, experts: int) -> Packed:
+    words, scales = (each.new_empty(experts, *each.shape) for each in (expert.words, expert.scales))
+    return Packed(words, scales, expert.size_k, expert.size_n)
 
 
 def expert_layer(shard: Shard, seed: int, api: MarlinApi) -> ExpertLayer:
     """The layer on this rank's GPU, shared by the workloads of one shard and seed."""
-    return kept("marlin experts", (shard, seed), partial(ExpertLayer, shard, seed, api, "cuda"))
+    return reused("marlin experts", (shard, seed), partial(ExpertLayer, shard, seed, api, "cuda"))

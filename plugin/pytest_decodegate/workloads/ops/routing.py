@@ -1,4 +1,4 @@
-"""Around the experts and after the last layer: top-k routing, alignment to blocks, the sum over top-8, greedy sampling.
+"""Workloads around the experts and after the last layer: top-k, alignment to blocks, sum over top-8, greedy sampling.
 
 These work on what the kernel before left in the L2, so nothing is promised about bytes: their cache is "hot".
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..experts import draw_routings
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.rotation import Op, device, normal, workload
+from ..runtime.op import Op, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 from .projections import logits_dtype
 

@@ -1,4 +1,4 @@
-"""One op of the decode step as a workload: rotated over copies of what it reads, captured in a CUDA graph on a GPU."""
+"""An op of the decode step as a workload: rotated over copies of what it reads, captured in a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
