@@ -127,11 +127,11 @@ class Replicate:
     @classmethod
     def known(cls, samples: tuple[float, ...], facts: Mapping[str, Json], value: float) -> Replicate:
         """A replicate whose samples are checked and whose median `value` is known: files hold half a million."""
-        one = object.__new__(cls)
-        object.__setattr__(one, "samples", samples)
-        object.__setattr__(one, "facts", facts)
-        object.__setattr__(one, "value", value)
-        return one
+        replicate = object.__new__(cls)
+        object.__setattr__(replicate, "samples", samples)
+        object.__setattr__(replicate, "facts", facts)
+        object.__setattr__(replicate, "value", value)
+        return replicate
 
     def _refuse_samples(self) -> None:
         for index, sample in enumerate(self.samples):

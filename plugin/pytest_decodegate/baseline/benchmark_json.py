@@ -38,7 +38,7 @@ def dumps(baseline: Baseline) -> bytes:
             "machine_class": baseline.machine_class,
             "label": baseline.label,
             "provenance": baseline.provenance.to_json(),
-            "log": [asdict(one) for one in baseline.log],
+            "log": [asdict(entry) for entry in baseline.log],
             **({"published": baseline.published} if baseline.published else {}),
         },
     }

@@ -1,4 +1,4 @@
-"""A baseline file as it lies on disk: the shape of version SCHEMA, and the way from bytes to it."""
+"""The shape of a baseline file on disk, of version SCHEMA, and the way from bytes to it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _open_objects(file: File) -> Iterator[dict[str, Any]]:
 def _depth(value: Any) -> int:
     """How many levels of objects and arrays lie in `value`; 0 if it is neither."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max([_depth(one) for one in inner if isinstance(one, dict | list)], default=0) if inner else 0
+    return 1 + max([_depth(item) for item in inner if isinstance(item, dict | list)], default=0) if inner else 0
 
 
 def _walked(content: bytes) -> File:

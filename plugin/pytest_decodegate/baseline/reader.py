@@ -11,8 +11,8 @@ from ..errors import BadInput
 from ..machine.provenance import Provenance
 from ..metric import UNITS, Metric, Replicate
 from . import decoding
+from .consistency import check_stats, process_value
 from .decoding import Refusal
-from .derived import check_stats, process_value
 from .schema import RECORDER_FIELDS, Baseline, LogEntry, Session, StoredMetric
 
 REMEDY = (

@@ -67,7 +67,8 @@ class Store:
 
     def load_all(self, machine_class: str) -> list[Baseline]:
         """The baselines of a machine class, in the order of their numbers; BadInput when one does not validate."""
-        return [one for path in self.files(machine_class) if (one := self._load(path)) is not None]
+        loaded = map(self._load, self.files(machine_class))
+        return [baseline for baseline in loaded if baseline is not None]
 
     def _load(self, path: Path) -> Baseline | None:
         """The baseline at `path`, read again only after it changed; None when a merge has just removed it."""
@@ -126,9 +127,9 @@ class Store:
         Raises BadInput as `record` does, and if a file there holds a session of it already.
         """
         with self._locked(self.folder(baseline.machine_class)):
-            for one in self.load_all(baseline.machine_class):
-                if _holds_session(one, baseline):
-                    raise BadInput(f"{one.path}: holds these sessions already; remove the file to import them again")
+            for stored in self.load_all(baseline.machine_class):
+                if _holds_session(stored, baseline):
+                    raise BadInput(f"{stored.path}: holds these sessions already; remove the file to import them again")
 
             path = self._next_path(baseline.machine_class, baseline.label)
             _write(replace(baseline, path=path))
@@ -167,13 +168,13 @@ class Store:
     def _home(self, provenance: Provenance, machine_class: str, measurement: Measurement) -> Baseline | None:
         """The newest file of this stack that holds this very measurement, else the newest where its name is free."""
         files = [
-            one
-            for one in reversed(self.load_all(machine_class))
-            if not differences(one.provenance, provenance) and not one.published
+            baseline
+            for baseline in reversed(self.load_all(machine_class))
+            if not differences(baseline.provenance, provenance) and not baseline.published
         ]
         name = measurement.metric.name
-        same = (one for one in files if name in one.metrics and _measures(one.metrics[name], measurement))
-        free = (one for one in files if name not in one.metrics)
+        same = (file for file in files if name in file.metrics and _measures(file.metrics[name], measurement))
+        free = (file for file in files if name not in file.metrics)
         return next(same, next(free, None))
 
     def _next_path(self, machine_class: str, label: str) -> Path:
@@ -235,7 +236,9 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
 def _holds_session(baseline: Baseline, other: Baseline) -> bool:
     """Whether a metric of both has a session of one id in both."""
     pairs = ((baseline.metrics[name], stored) for name, stored in other.metrics.items() if name in baseline.metrics)
-    return any({one.id for one in mine.sessions} & {one.id for one in its.sessions} for mine, its in pairs)
+    return any(
+        {session.id for session in mine.sessions} & {session.id for session in its.sessions} for mine, its in pairs
+    )
 
 
 def _measures(stored: StoredMetric, measurement: Measurement) -> bool:
@@ -246,7 +249,7 @@ def _measures(stored: StoredMetric, measurement: Measurement) -> bool:
 def _with_session(baseline: Baseline, metric: Metric, session: Session) -> Baseline:
     """`baseline` with `session` of `metric` in the place of an earlier one of the same id, else at the end."""
     stored = baseline.metrics.get(metric.name)
-    sessions = {one.id: one for one in stored.sessions} if stored else {}
+    sessions = {earlier.id: earlier for earlier in stored.sessions} if stored else {}
     merged = StoredMetric(metric, (*(sessions | {session.id: session}).values(),), stored.accepted if stored else None)
     recorded = replace(baseline, metrics={**baseline.metrics, metric.name: merged})
     band = new_band(stored, metric.tolerance)

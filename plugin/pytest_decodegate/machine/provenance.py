@@ -1,4 +1,4 @@
-"""Where numbers come from, as pure data: what must match, what may be declared as the change, what is only reported."""
+"""The provenance of numbers, as pure data: what must match, what may be declared as the change, what is reported."""
 
 from __future__ import annotations
 
