@@ -105,7 +105,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """What one fresh process (or gang, or server window) measured: samples in the metric's unit, in order.
+    """Samples of one fresh process (or gang, or server window), in the metric's unit and in order.
 
     value: the process value, the median of the samples.
     """

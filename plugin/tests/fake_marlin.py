@@ -12,7 +12,7 @@ import pytest
 
 from pytest_decodegate.workloads.kimi import INT4_GROUP, KIMI_K25
 from pytest_decodegate.workloads.marlin import vllm_api
-from pytest_decodegate.workloads.marlin.vllm_api import Adapted, MarlinApi, VllmFunction
+from pytest_decodegate.workloads.marlin.vllm_api import AdaptedFunction, MarlinApi, VllmFunction
 
 torch = pytest.importorskip("torch", reason="the workloads are torch's")
 SHARD = replace(KIMI_K25.shard(8), hidden=128, expert_intermediate=64, experts=16, local_experts=16)
@@ -122,8 +122,8 @@ def make_workspace(device: Any, max_blocks_per_sm: int) -> Any:
     return torch.zeros(max_blocks_per_sm, dtype=torch.int32, device=device)
 
 
-def played(op: VllmFunction, function: Callable[..., Any]) -> Adapted:
-    return Adapted(op, "here", function, frozenset({*op.passed, *op.dropped}))
+def played(op: VllmFunction, function: Callable[..., Any]) -> AdaptedFunction:
+    return AdaptedFunction(op, "here", function, frozenset({*op.passed, *op.dropped}))
 
 
 API = MarlinApi(

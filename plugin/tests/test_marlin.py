@@ -20,7 +20,7 @@ from pytest_decodegate.workloads.experts import draw_routings
 from pytest_decodegate.workloads.kimi import KIMI_K25
 from pytest_decodegate.workloads.marlin import vllm_api
 from pytest_decodegate.workloads.marlin.calls import PreparedCalls, workload
-from pytest_decodegate.workloads.marlin.cold_routing import Rotation, spread
+from pytest_decodegate.workloads.marlin.cold_routing import ColdRouting, spread
 from pytest_decodegate.workloads.marlin.dense import cold_copies, dense_calls, drawn
 from pytest_decodegate.workloads.marlin.grouped import GroupedGemm, Which, block_size, gemm_calls, whole_calls
 from pytest_decodegate.workloads.marlin.weights import ExpertLayer, pack
@@ -42,9 +42,9 @@ def layer() -> ExpertLayer:
     return ExpertLayer(SHARD, 5, API, "cpu")
 
 
-def rotation_of(tokens: int, copies: int = 2) -> Rotation:
+def rotation_of(tokens: int, copies: int = 2) -> ColdRouting:
     routings = draw_routings(tokens, 4, experts=SHARD.experts, top_k=SHARD.experts_per_token, seed=5)
-    return Rotation(spread(routings, SHARD.experts, 5), copies, 0.0)
+    return ColdRouting(spread(routings, SHARD.experts, 5), copies, 0.0)
 
 
 def wrong(calls: PreparedCalls) -> str | None:

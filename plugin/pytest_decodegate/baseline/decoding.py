@@ -23,7 +23,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=1e-30, lt=1e30)]
 
 
 class ReplicateEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One process and its samples, in the metric's unit."""
+    """A replicate in a file: one process and its samples, in the metric's unit."""
 
     samples: Annotated[tuple[_Positive, ...], msgspec.Meta(min_length=1)]
     value: _Positive
@@ -31,7 +31,7 @@ class ReplicateEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One recording; replicates, or the point of a published figure."""
+    """A session in a file: replicates, or the point of a published figure."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     recorded: str
@@ -42,7 +42,7 @@ class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ExtraInfo(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What the gate reads of a metric."""
+    """The fields of a metric that the gate reads."""
 
     unit: str
     better: str
@@ -54,7 +54,7 @@ class ExtraInfo(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Stats(msgspec.Struct, gc=False):
-    """What other readers read of a metric, in seconds; `data` is as long as all samples, and decoded only on demand."""
+    """The statistics that other readers read, in seconds; `data` holds all samples and is decoded only on demand."""
 
     min: _Positive
     max: _Positive
@@ -69,7 +69,7 @@ class Stats(msgspec.Struct, gc=False):
 
 
 class Benchmark(msgspec.Struct, gc=False):
-    """One metric."""
+    """A metric in a file, as pytest-benchmark has it."""
 
     name: str
     fullname: str
@@ -78,7 +78,7 @@ class Benchmark(msgspec.Struct, gc=False):
 
 
 class LogLine(msgspec.Struct, forbid_unknown_fields=True):
-    """One edit."""
+    """An edit in the log of a file."""
 
     when: str
     who: str
@@ -87,7 +87,7 @@ class LogLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Head(msgspec.Struct, forbid_unknown_fields=True):
-    """The object `decodegate`."""
+    """The object `decodegate` of a file: all that pytest-benchmark has no field for."""
 
     schema: int
     machine_class: Annotated[str, msgspec.Meta(min_length=1)]
@@ -98,7 +98,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class File(msgspec.Struct):
-    """All of it; fields that only other readers know are left alone."""
+    """A baseline file; fields that only other readers know are left alone."""
 
     decodegate: Head
     benchmarks: list[Benchmark]
@@ -106,7 +106,7 @@ class File(msgspec.Struct):
 
 
 class Refusal(Exception):
-    """Where (a JSON pointer) and why."""
+    """A file that is no baseline: where (a JSON pointer) and why."""
 
     def __init__(self, pointer: str, reason: str) -> None:
         super().__init__(f"{pointer}: {reason}")

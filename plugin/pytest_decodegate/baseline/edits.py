@@ -14,7 +14,7 @@ from .schema import Baseline, Session, StoredMetric
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Which sessions go: all conditions that are given must hold. metric: a pattern. before: an instant."""
+    """The sessions to drop: all conditions that are given must hold. metric: a pattern. before: an instant."""
 
     metric: str = "*"
     sessions: tuple[str, ...] = ()

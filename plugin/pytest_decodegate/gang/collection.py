@@ -1,4 +1,4 @@
-"""One call under way: sent to every rank and answered by every rank, watched at once, until one cannot any more."""
+"""A call under way: sent to all ranks, and its answers collected until all are in or a rank cannot give one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Collection:
-    """What is known of task `task`: `replies` by rank, `silent` ranks, and those that are `gone`.
+    """The answers to the call `task` so far: `replies` by rank, `silent` ranks, and those that are `gone`.
 
     given_up: why nobody waits for the answers, None while somebody does.
     """

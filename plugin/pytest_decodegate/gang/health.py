@@ -44,7 +44,7 @@ _DEVICE_ERROR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProbedGpu:
-    """A GPU to probe: its UUID, and how sentences call it."""
+    """A GPU that is probed: its UUID, and the name that sentences use."""
 
     uuid: str
     label: str

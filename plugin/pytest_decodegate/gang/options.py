@@ -62,7 +62,7 @@ def on_node(start: str, command: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class GangOptions:
-    """One stack's ranks.
+    """Options of the ranks of one stack.
 
     log_root: the gang makes a folder of its own in it, and leaves it there.
     python: the ranks' Python executable, which must have torch; not necessarily pytest's.

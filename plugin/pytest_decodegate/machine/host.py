@@ -15,7 +15,7 @@ _NOISE = re.compile(r"\((?:R|TM|C)\)|@.*|\bCPU\b|\bProcessor\b|\b\d+-Core\b|\bwi
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the machine is apart from its GPUs.
+    """The machine apart from its GPUs.
 
     machine: must match between two runs. kernel: an upgrade may change it. telemetry: reported only.
     """

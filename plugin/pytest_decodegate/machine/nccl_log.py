@@ -1,4 +1,4 @@
-"""What NCCL says of itself with NCCL_DEBUG=INFO: version, ranks, transports, and how each collective was issued.
+"""NCCL's log under NCCL_DEBUG=INFO: version, ranks, transports, and how each collective was issued.
 
 Read from NCCL's own words and never from a kernel's name: 2.31 renamed its kernels, and before it a name did not prove
 the protocol. Formats are those of NCCL's sources from 2.21 to 2.31; a line that is none of them is left out.
@@ -62,7 +62,7 @@ class NcclCall:
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """What the logs of all ranks say together; empty parts were not said.
+    """The content of the logs of all ranks together; parts that NCCL did not write are empty.
 
     versions: of every copy of NCCL that spoke. nranks: of the communicators that came up. transports: "P2P/CUMEM",
     "SHM/direct", "NET/Socket". channels: of the last communicator (collectives, nvls, p2p, p2p_per_peer).

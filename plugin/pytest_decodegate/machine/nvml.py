@@ -30,7 +30,7 @@ REASONS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at one GPU; None is a sensor that this GPU does not have."""
+    """Readings of one GPU at one moment; None is a sensor that this GPU does not have."""
 
     sm_clock_mhz: int | None
     memory_clock_mhz: int | None
@@ -54,7 +54,7 @@ class GpuProcess:
 
 
 class Sensor(Protocol):
-    """What the watch asks of a GPU, by UUID. The clock and the device behind it can be faked."""
+    """The interface of a GPU to the watch, by UUID; tests put a double in its place."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Query:
 
 
 class NvmlSensor:
-    """The real sensor."""
+    """The sensor that asks NVML."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml

@@ -27,7 +27,7 @@ class PcieLink:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a card sits: its number on this machine, its address, and the most that its link can do, if known.
+    """The slot of a card: its number on this machine, its address, and the most that its link can do, if known.
 
     index: whatever CUDA_VISIBLE_DEVICES makes of it. bus_id: as the kernel writes it, "0000:65:00.0".
     """

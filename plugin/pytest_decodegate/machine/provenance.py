@@ -80,7 +80,7 @@ Leaf: TypeAlias = "Json | _Absent"
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a measurement comes from.
+    """The origin of a measurement, in three lists.
 
     machine: must match. stack: may be declared as the change. telemetry: reported, never compared.
     """

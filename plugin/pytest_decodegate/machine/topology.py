@@ -30,7 +30,9 @@ _P2P: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
+    """How the GPUs of a machine are connected.
+
+    p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
 
     facts: of each GPU its links and the CPUs near it; of the pairs a description each, with the pairs that it fits.
     """

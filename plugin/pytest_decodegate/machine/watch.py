@@ -28,7 +28,7 @@ STOP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
+    """What the watch saw: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
 
     notes: what a reader should know although it breaks no rule.
     """

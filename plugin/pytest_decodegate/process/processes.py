@@ -1,4 +1,4 @@
-"""What is asked of a process from outside (exit code, state, family, libraries), and kills: by /proc and pidfds."""
+"""Questions to processes from outside (exit code, state, family, libraries), and kills: by /proc and pidfds."""
 
 from __future__ import annotations
 

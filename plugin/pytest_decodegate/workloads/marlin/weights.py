@@ -15,7 +15,7 @@ BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedMatrix:
     """One matrix [size_n, size_k], or one per expert: words int32 [..., K / 16, 2 N], scales bf16 [..., K / 32, N]."""
 
     words: Any
@@ -28,12 +28,12 @@ class Packed:
         """Bytes of the words and scales."""
         return int(self.words.nbytes + self.scales.nbytes)
 
-    def copy(self) -> Packed:
+    def copy(self) -> PackedMatrix:
         """The same numbers elsewhere in memory."""
-        return Packed(self.words.clone(), self.scales.clone(), self.size_k, self.size_n)
+        return PackedMatrix(self.words.clone(), self.scales.clone(), self.size_k, self.size_n)
 
 
-def pack(api: MarlinApi, matrix: QuantisedMatrix) -> Packed:
+def pack(api: MarlinApi, matrix: QuantisedMatrix) -> PackedMatrix:
     """Marlin's tiles of one matrix: GPTQ words repacked, scales permuted, as vLLM does after loading."""
     import torch
 
@@ -46,7 +46,7 @@ def pack(api: MarlinApi, matrix: QuantisedMatrix) -> Packed:
         num_bits=BITS,
     )
     scales = api.permute_scales(s=matrix.scales.t().contiguous(), size_k=size_k, size_n=size_n, group_size=INT4_GROUP)
-    return Packed(words, scales, size_k, size_n)
+    return PackedMatrix(words, scales, size_k, size_n)
 
 
 class ExpertLayer:
@@ -75,9 +75,9 @@ class ExpertLayer:
         return w13.dequantised(), w2.dequantised()
 
 
-def _room_for(expert: Packed, experts: int) -> Packed:
+def _room_for(expert: PackedMatrix, experts: int) -> PackedMatrix:
     words, scales = (each.new_empty(experts, *each.shape) for each in (expert.words, expert.scales))
-    return Packed(words, scales, expert.size_k, expert.size_n)
+    return PackedMatrix(words, scales, expert.size_k, expert.size_n)
 
 
 def expert_layer(shard: Shard, seed: int, api: MarlinApi) -> ExpertLayer:

@@ -29,7 +29,7 @@ LEAST_CALLS, MOST_CALLS = 4, 128
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an op does on each of `copies` copies of its data.
+    """An op of the step, and how it runs on each of `copies` copies of its data.
 
     name, shapes: for messages.
     call(copy): runs it once and returns the tensor, or the tuple of tensors, that it wrote.
