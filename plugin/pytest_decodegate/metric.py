@@ -1,4 +1,4 @@
-"""What is measured (Metric) and what came out (Replicate, Measurement): plain data, checked once."""
+"""The data of a measurement, checked once: the Metric, its Replicates, and both as a Measurement."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Metric:
 
     @property
     def identity(self) -> dict[str, Json]:
-        """What must stay the same under one name: unit, kind and every field of the contract, flat."""
+        """The fields that must stay the same under one name: unit, kind and every field of the contract, flat."""
         contract = {f"contract.{name}": value for name, value in self.contract.items()}
         return {"unit": self.unit, "kind": self.kind, **contract}
 

@@ -113,6 +113,14 @@ def test_no_modules_import_each_other() -> None:
     assert [group for group in groups if not IN_CIRCLES.issuperset(MODULES[name].room for name in group)] == []
 
 
+@pytest.mark.parametrize("name", sorted(RANK_SIDE))
+def test_what_the_ranks_side_imports_is_on_the_ranks_side(name: str) -> None:
+    """Without type-only imports, which no rank runs: the standard library alone must be enough all the way down."""
+    imported = [dotted.removeprefix(f"{PACKAGE}.") for dotted in MODULES[name].imports(top_level=True)]
+    own = {found for dotted in imported for found in (dotted, dotted.rpartition(".")[0]) if found in MODULES}
+    assert own - set(RANK_SIDE) == set()
+
+
 @pytest.mark.parametrize("room", ["gate", "baseline", "compare", "importing"])
 def test_the_pure_rooms_know_neither_pytest_nor_torch(room: str) -> None:
     names = {name.split(".")[0] for module in MODULES.values() if module.room == room for name in module.imports()}

@@ -83,7 +83,7 @@ def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
 
 
 def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:
-    """What recording with `tolerance` changes about the band of a stored metric, or None."""
+    """The change of a stored metric's band by a recording with `tolerance`, in words; None if there is none."""
     if stored is None or stored.metric.tolerance == tolerance:
         return None
 

@@ -66,7 +66,7 @@ class Series:
         return max((index for index, point in enumerate(self.points) if point.accepted), default=0)
 
     def coincides(self, index: int) -> tuple[str, ...]:
-        """What changed with the session at `index`, or with one so near that the change may belong there."""
+        """The changes that came with the session at `index`, or with one so near that the step may belong there."""
         for offset in sorted(range(-LOCALISED, LOCALISED + 1), key=abs):
             if 0 < index + offset < len(self.points):
                 before, after = self.points[index + offset - 1 : index + offset + 1]

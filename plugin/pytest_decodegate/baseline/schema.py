@@ -74,7 +74,7 @@ class StoredMetric:
 
     @property
     def level(self) -> Level:
-        """What a replicate was."""
+        """The level of its replicates: process, gang, window, server, or a published figure."""
         return self.sessions[0].level
 
     @property

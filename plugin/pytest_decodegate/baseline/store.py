@@ -50,7 +50,7 @@ class Store:
         self._loaded: dict[Path, tuple[tuple[int, ...], Baseline]] = {}
 
     def folder(self, machine_class: str) -> Path:
-        """Where the files of a machine class lie."""
+        """The folder of a machine class's files."""
         return self.root / path_component(machine_class)
 
     def files(self, machine_class: str) -> list[Path]:

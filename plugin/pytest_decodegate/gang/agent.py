@@ -1,4 +1,4 @@
-"""One torchrun under its guard: how it is started, what it says, how it is stopped."""
+"""The torchrun of one node, under its guard: started, read and stopped."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Agent:
         return self._process.poll() is not None and self._process.returncode < 0
 
     def summary(self) -> str:
-        """What torchrun itself says of the failure, without its Python traceback; else the end of its log."""
+        """The failure as torchrun itself reports it, without its Python traceback; else the end of its log."""
         text = logs.tail(self._log, logs.LIMIT_BYTES)
         _, found, report = text.rpartition("ChildFailedError:")
         if found:
@@ -122,7 +122,7 @@ class Agent:
         return {int(rank): int(code) for rank, code in _EXIT.findall(self.summary())}
 
     def explain_start(self) -> str:
-        """Why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
+        """Reasons why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
         summary = self.summary()
         lines = [f"torchrun reports:\n{summary or '(nothing)'}"]
         if _NO_TORCH.search(summary):

@@ -98,7 +98,7 @@ class Agents:
             agent.wait(max(0.0, deadline - time.monotonic()))
 
     def summary(self) -> str:
-        """What torchrun says, on each node that says anything."""
+        """The failure as torchrun reports it, on each node that reports one."""
         return "\n".join(filter(None, (agent.summary() for agent in self._agents)))
 
     def exit_codes(self) -> Mapping[int, int]:

@@ -42,7 +42,7 @@ class Collection:
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """What was raised, by rank."""
+        """The exceptions that ranks raised, by rank."""
         return {rank: reply.failure for rank, reply in self.replies.items() if reply.failure}
 
     def deliver(self, frame: bytes) -> None:

@@ -91,7 +91,7 @@ class Gang:
 
     @property
     def hellos(self) -> Mapping[int, Hello]:
-        """Who the ranks are, by rank; readable after the gang has ended."""
+        """The first frame of each rank: who and where it is; readable after the gang has ended."""
         return self._hellos
 
     def spawn(self) -> None:
@@ -266,7 +266,7 @@ class Gang:
         self._end()
 
     def marks(self) -> Marks:
-        """Where the output of every rank ends now; works after the gang has ended, too."""
+        """Marks at the end of every rank's output now; works after the gang has ended, too."""
         return logs.marks(self._log_dirs)
 
     def output_since(self, marks: Marks) -> list[tuple[int, str, str]]:

@@ -138,7 +138,7 @@ def disagreed(what: str, skips: Mapping[int, str], others: Sequence[int], names:
 
 
 def strangers(refused: int) -> list[str]:
-    """Who else connected while ranks were waited for, if anybody did."""
+    """A line on peers without the key that connected while ranks were waited for; [] if there were none."""
     if not refused:
         return []
 

@@ -123,7 +123,7 @@ class _Probe:
             )
 
     def problem(self, deadline: float) -> str | None:
-        """What is wrong, or None; waits until `deadline` (monotonic), then tells the process to end."""
+        """The problem of this GPU, or None; waits until `deadline` (monotonic), then tells the process to end."""
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

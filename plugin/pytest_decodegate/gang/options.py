@@ -1,4 +1,4 @@
-"""How a gang is started and how long everything may take."""
+"""Options of a gang: its Python, environment, nodes, and how long everything may take."""
 
 from __future__ import annotations
 

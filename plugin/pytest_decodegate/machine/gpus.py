@@ -90,7 +90,7 @@ class Gpu:
 
     @property
     def slot(self) -> Slot:
-        """Where the card sits, and the most that card and slot can do together."""
+        """The slot of the card, and the most that card and slot can do together."""
         most = link(self.machine.get("pcie_gen_max"), self.machine.get("pcie_width_max"))
         return Slot(self.index, pci_address(self.bus_id), most)
 
@@ -138,7 +138,7 @@ class Survey:
         return chosen
 
     def why_none(self) -> str:
-        """Why nothing is visible, for the sentence of a skipped test."""
+        """The reason why nothing is visible, for the sentence of a skipped test."""
         if not self.devices:
             return "NVML sees no GPU"
 

@@ -58,7 +58,7 @@ class Sensor(Protocol):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What NVML refused to say so far, other than "not supported", once each."""
+        """Questions that NVML refused to answer so far, other than "not supported", once each."""
 
     def sample(self, uuid: str) -> GpuReading:
         """Clocks, temperature, power and the reasons that limit the clocks, now."""
@@ -125,7 +125,7 @@ class NvmlSensor:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What NVML refused to say, in the order seen."""
+        """Questions that NVML refused to answer, in the order seen."""
         return tuple(self._problems)
 
     def sample(self, uuid: str) -> GpuReading:

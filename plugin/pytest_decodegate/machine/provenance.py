@@ -119,7 +119,7 @@ class Difference:
 
 
 def differences(base: Provenance, new: Provenance) -> tuple[Difference, ...]:
-    """What differs in machine, then in stack, leaf by leaf: "gpus[3].power_limit_w: 600 -> 300"."""
+    """Differences in machine, then in stack, leaf by leaf: "gpus[3].power_limit_w: 600 -> 300"."""
     return (
         *_differ(base.machine, new.machine, _silence_of_driver),
         *_differ(base.stack, new.stack, lambda difference: _can_be_declared(_component(difference.field))),

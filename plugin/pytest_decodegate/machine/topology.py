@@ -1,4 +1,4 @@
-"""How the GPUs of a machine are connected, pair by pair, and to which CPUs: what a collective has to live with."""
+"""The topology of a machine: how its GPUs are connected, pair by pair, and to which CPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _P2P: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How the GPUs of a machine are connected.
+    """The connections of a machine's GPUs.
 
     p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
 

@@ -28,7 +28,7 @@ STOP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What the watch saw: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
+    """The report of a watch: `invalid` holds one sentence for each broken rule, `facts` everything worth reporting.
 
     notes: what a reader should know although it breaks no rule.
     """
@@ -74,7 +74,7 @@ class GpuTally:
         return (*slowed, *intruders)
 
     def notes(self) -> tuple[str, ...]:
-        """What breaks no rule and is worth a line: a link that stayed below what it can do."""
+        """Remarks that break no rule: a link that stayed below what it can do."""
         problem = slow_link(self.label, self._links, self.slot.most if self.slot else None)
         return (problem,) if problem else ()
 
@@ -154,7 +154,7 @@ class Watch:
         self._steal_after = steal_ticks()
 
     def report(self) -> Telemetry:
-        """What was seen between the start and the end of the block."""
+        """The telemetry between the start and the end of the block."""
         tallies = self._tallies.values()
         return Telemetry(
             invalid=(*(sentence for tally in tallies for sentence in tally.invalid()), *self._blind()),

@@ -39,7 +39,7 @@ def exit_code(pid: int) -> int | None:
 
 
 def stop_reason(pid: int) -> str | None:
-    """Why process `pid` cannot run its signal handlers, None if it can."""
+    """The reason why process `pid` cannot run its signal handlers, None if it can."""
     fields = stat_fields(pid)
     return _STATES.get(fields[0]) if fields else None
 

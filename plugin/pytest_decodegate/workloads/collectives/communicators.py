@@ -49,7 +49,7 @@ def agree(reason: str | None) -> None:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """What is to be measured does not exist here: the test is skipped with `reason` if all ranks say so."""
+    """Skip the test with `reason` if all ranks say so: what is to be measured does not exist here."""
     raise unittest.SkipTest(reason)
 
 

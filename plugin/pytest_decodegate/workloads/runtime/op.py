@@ -51,7 +51,7 @@ class Op:
 
 
 def device() -> str:
-    """Where ops run on this rank: "cuda", or "cpu" where torch sees no GPU."""
+    """The device that ops run on in this rank: "cuda", or "cpu" where torch sees no GPU."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
