@@ -86,7 +86,7 @@ class LogLine(msgspec.Struct, forbid_unknown_fields=True):
     why: str
 
 
-class Head(msgspec.Struct, forbid_unknown_fields=True):
+class DecodegateFields(msgspec.Struct, forbid_unknown_fields=True):
     """The object `decodegate` of a file: all that pytest-benchmark has no field for."""
 
     schema: int
@@ -100,7 +100,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
 class File(msgspec.Struct):
     """A baseline file; fields that only other readers know are left alone."""
 
-    decodegate: Head
+    decodegate: DecodegateFields
     benchmarks: list[Benchmark]
     machine_info: dict[str, Any] = {}
 
@@ -164,12 +164,12 @@ def _walked(content: bytes) -> File:
 
 
 def _check_head(document: Any) -> None:
-    head = document.get("decodegate") if isinstance(document, dict) else None
-    if not isinstance(head, dict):
+    fields = document.get("decodegate") if isinstance(document, dict) else None
+    if not isinstance(fields, dict):
         reason = "missing, so this is no decodegate baseline (a plain pytest-benchmark file knows no processes)"
         raise Refusal("/decodegate", reason)
-    if head.get("schema") != SCHEMA:
-        reason = f"version {head.get('schema')!r} is not {SCHEMA}, the only one that this decodegate reads; "
+    if fields.get("schema") != SCHEMA:
+        reason = f"version {fields.get('schema')!r} is not {SCHEMA}, the only one that this decodegate reads; "
         reason += "update decodegate, or record the baseline again"
         raise Refusal("/decodegate/schema", reason)
 

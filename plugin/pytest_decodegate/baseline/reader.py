@@ -69,17 +69,17 @@ def _baseline(path: Path, file: decoding.File, *, statistics: bool) -> Baseline:
     except BadInput as error:
         raise Refusal("/decodegate/provenance", str(error)) from None
 
-    head = file.decodegate
+    fields = file.decodegate
     metrics = _metrics(file.benchmarks, statistics=statistics)
-    _check_published(head.published, metrics)
+    _check_published(fields.published, metrics)
     return Baseline(
         path=path,
-        machine_class=head.machine_class,
-        label=head.label,
+        machine_class=fields.machine_class,
+        label=fields.label,
         provenance=provenance,
         metrics=metrics,
-        log=tuple(_log(head.log)),
-        published=head.published,
+        log=tuple(_log(fields.log)),
+        published=fields.published,
         recorder={name: str(file.machine_info[name]) for name in RECORDER_FIELDS if name in file.machine_info},
     )
 
