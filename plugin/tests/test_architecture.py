@@ -88,6 +88,12 @@ def test_every_module_has_a_rule() -> None:
     assert set(MAY_USE) == {module.room for module in MODULES.values()}
 
 
+@pytest.mark.parametrize("room", sorted(MAY_USE))
+def test_contributing_says_what_the_room_is_for(room: str) -> None:
+    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert any(f"`{written}`" in text for written in (room, f"{room}/", f"{room}.py"))
+
+
 @pytest.mark.parametrize("name", ["attic.chest", "helpers"])
 def test_a_module_in_a_new_room_is_noticed(name: str) -> None:
     assert without_a_rule([*MODULES.values(), Module(ROOT / "new.py", name)]) == [name]

@@ -13,8 +13,15 @@ import import_graph
 import pytest
 from import_graph import Module
 
+from pytest_decodegate.gate.verdict import Verdict
+
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 MODULES = import_graph.modules()
+
+WORDS = (
+    *("stack", "machine class", "workload", "rank", "gang", "bench", "replicate", "sample", "process value", "session"),
+    *("metric", "verdict", "baseline", "band", "contract", "provenance"),
+)
 
 HELD = {"errors", "metric", "process", "machine", "gang", "workloads", "baseline"}
 """Rooms whose public classes are all in the glossary, and whose identifiers hold no banned word."""
@@ -85,6 +92,16 @@ def test_a_word_has_one_entry() -> None:
     words = re.findall(r"^- (\*.*?\*|`\w+`)[:,]", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
     assert [word for word, count in Counter(words).items() if count > 1] == []
     assert len(words) > len(terms()) > 0
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_word_of_the_design_is_explained(word: str) -> None:
+    assert re.search(rf"^- \*{word}\*[:,]", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_verdicts_are_those_of_the_code() -> None:
+    (line,) = re.findall(r"^- \*verdict\*: (.*);", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    assert line.split(", ") == [verdict.name for verdict in Verdict]
 
 
 @pytest.mark.parametrize("room", sorted(HELD))
