@@ -1,4 +1,4 @@
-"""What can go wrong, drawn once.
+"""The tree of exceptions, drawn once.
 
 DecodegateError
 ├── BadInput      an option, marker, ini value, file or environment that the user can mend

@@ -82,8 +82,8 @@ def server(request: pytest.FixtureRequest) -> Server:
     """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
     session = _session(request)
     if request.node.get_closest_marker("perf") and session.hardware.wedged():
-        from .serving.unavailable import nowhere
+        from .serving.unreachable import unreachable_server
 
-        return nowhere()
+        return unreachable_server()
 
     return session.reference.server(request.node.nodeid)

@@ -1,4 +1,4 @@
-"""What is measured (Metric) and what came out (Replicate, Measurement): plain data, checked once."""
+"""The data of a measurement, checked once: the Metric, its Replicates, and both as a Measurement."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Metric:
 
     @property
     def identity(self) -> dict[str, Json]:
-        """What must stay the same under one name: unit, kind and every field of the contract, flat."""
+        """The fields that must stay the same under one name: unit, kind and every field of the contract, flat."""
         contract = {f"contract.{name}": value for name, value in self.contract.items()}
         return {"unit": self.unit, "kind": self.kind, **contract}
 
@@ -105,7 +105,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """What one fresh process (or gang, or server window) measured: samples in the metric's unit, in order.
+    """Samples of one fresh process (or gang, or server window), in the metric's unit and in order.
 
     value: the process value, the median of the samples.
     """
@@ -127,11 +127,11 @@ class Replicate:
     @classmethod
     def known(cls, samples: tuple[float, ...], facts: Mapping[str, Json], value: float) -> Replicate:
         """A replicate whose samples are checked and whose median `value` is known: files hold half a million."""
-        one = object.__new__(cls)
-        object.__setattr__(one, "samples", samples)
-        object.__setattr__(one, "facts", facts)
-        object.__setattr__(one, "value", value)
-        return one
+        replicate = object.__new__(cls)
+        object.__setattr__(replicate, "samples", samples)
+        object.__setattr__(replicate, "facts", facts)
+        object.__setattr__(replicate, "value", value)
+        return replicate
 
     def _refuse_samples(self) -> None:
         for index, sample in enumerate(self.samples):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_decodegate.workloads.collectives import alltoall, communicators
 from pytest_decodegate.workloads.collectives.allreduce import allreduce, allreduce_sweep
-from pytest_decodegate.workloads.collectives.arrivals import own_part
+from pytest_decodegate.workloads.collectives.own_part import own_part
 from pytest_decodegate.workloads.runtime.failures import explained
 from pytest_decodegate.workloads.runtime.timing import Workload
 
@@ -67,7 +67,7 @@ def check_hanging(who: int) -> str | None:
 
 def straggling(who: int) -> list[float]:
     workload = allreduce("gloo", calls=CALLS)
-    rank, _ = communicators.place()
+    rank, _ = communicators.rank_and_world_size()
     seconds = SLOW_SECONDS if rank == who else PROMPT_SECONDS
     return own_part(workload.burst, cuda=False, work=lambda: time.sleep(seconds))
 
@@ -80,7 +80,7 @@ def out_of_memory() -> None:
 
 
 def missing_on(who: int) -> None:
-    rank, _ = communicators.place()
+    rank, _ = communicators.rank_and_world_size()
     communicators.module("no_such_vllm" if rank == who else "json", "the custom kernel")
 
 
@@ -103,7 +103,7 @@ class _Fault(ABC):
     """Stands in for every collective of torch.distributed that runs on the buffers; `who` is the rank at fault."""
 
     def __init__(self, who: int) -> None:
-        self.guilty = communicators.place()[0] == who
+        self.guilty = communicators.rank_and_world_size()[0] == who
         self.calls = 0
 
     def __call__(self, real: Callable[..., Any], *tensors: Any) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_selection import GEMM, H200, baseline, measured, run_of, session
+from stack_baselines import COLLECTIVE, GEMM, H200, baseline, both, measured, put, run_of, session
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.edits import Pruning, merge, prune
@@ -22,7 +22,6 @@ from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, compare, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]
-COLLECTIVE = replace(GEMM, name="allreduce[n=14336]", kind="collective", tolerance=0.05)
 
 
 @pytest.fixture
@@ -41,20 +40,6 @@ def decodegate(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         return said.err if code else said.out
 
     return run
-
-
-def put(root: Path, one: Baseline) -> Path:
-    path = root / H200 / one.path.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(dumps(replace(one, path=path)))
-    return path
-
-
-def both(*sessions: Session) -> Baseline:
-    """A file with two metrics."""
-    one = baseline(1, *sessions)
-    metrics = {metric.name: StoredMetric(metric, sessions) for metric in (GEMM, COLLECTIVE)}
-    return replace(one, metrics=metrics)
 
 
 def test_a_collective_at_several_world_sizes_is_listed_as_a_curve(root: Path, decodegate: Run) -> None:
@@ -301,19 +286,40 @@ def test_merging_is_a_union_and_can_be_repeated(left: list[int], right: list[int
     assert again == merged
 
 
-@given(days=some_days, gone=st.sets(st.integers(0, 9), min_size=1), accepted=st.integers(0, 4))
-def test_pruning_takes_exactly_what_was_named(days: list[int], gone: set[int], accepted: int) -> None:
-    sessions = tuple(map(session, days))
-    mark = sessions[accepted % len(sessions)].id
-    before = replace(baseline(1), metrics={"gemm": StoredMetric(GEMM, sessions, mark)})
-    kept = [day for day in days if day not in gone]
-    current = [day for day in kept if day >= int(mark[1:])]
-    pruning = Pruning(sessions=tuple(f"s{day}" for day in gone))
-    if kept == days or not current:
-        with pytest.raises(BadInput):
-            prune(before, pruning)
-        return
+some_gone = st.sets(st.integers(0, 9), min_size=1)
 
-    after, _ = prune(before, pruning)
+
+def accepted_since(days: list[int], since: int) -> Baseline:
+    """A file with a session for each of `days`, whose level was accepted with one of them."""
+    sessions = tuple(map(session, days))
+    return replace(baseline(1), metrics={"gemm": StoredMetric(GEMM, sessions, f"s{since}")})
+
+
+def sessions_of(days: set[int]) -> Pruning:
+    return Pruning(sessions=tuple(f"s{day}" for day in days))
+
+
+@given(days=some_days, gone=some_gone, place=st.integers(0, 4))
+def test_pruning_takes_exactly_what_was_named(days: list[int], gone: set[int], place: int) -> None:
+    since = days[place % len(days)]
+    kept = [day for day in days if day not in gone]
+    current = [day for day in kept if day >= since]
+    assume(kept != days and current)
+    after, _ = prune(accepted_since(days, since), sessions_of(gone))
     assert [one.id for one in after.metrics["gemm"].sessions] == [f"s{day}" for day in kept]
     assert [one.id for one in after.metrics["gemm"].current] == [f"s{day}" for day in current]
+
+
+@given(days=some_days, gone=some_gone)
+def test_pruning_what_is_not_there_is_refused(days: list[int], gone: set[int]) -> None:
+    assume(gone.isdisjoint(days))
+    with pytest.raises(BadInput, match="no session matches"):
+        prune(accepted_since(days, days[0]), sessions_of(gone))
+
+
+@given(days=some_days, place=st.integers(1, 4))
+def test_pruning_all_of_the_accepted_level_is_refused(days: list[int], place: int) -> None:
+    assume(place < len(days))
+    gone = set(days[place:])
+    with pytest.raises(BadInput, match="would fall back to sessions from before its accepted level"):
+        prune(accepted_since(days, days[place]), sessions_of(gone))

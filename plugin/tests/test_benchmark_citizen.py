@@ -16,25 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_baselines_command import both, put
-from test_selection import GEMM, H200, baseline, measured, run_of, session
+from stack_baselines import GEMM, H200, baseline, both, measured, put, run_of, session
 
 from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.store import Store
 
-SCHEMA_1 = Path(__file__).parent / "data" / "schema_1.json"
 SHIPPED = Path(__file__).parents[2] / "baselines"
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A file for each way in which we write one: recorded, of an older version, pruned, accepted, merged."""
+    """A file for each way in which we write one: recorded, pruned, accepted, merged."""
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "baselines")
     store.record(run_of(), H200, "recorded", measured(), "s1")
     store.record(run_of(nccl="2.29"), H200, "rate", measured(80.0, replace(GEMM, name="tpot", unit="tok/s")), "s1")
     folder = store.folder(H200)
-    (folder / "0003_old.json").write_bytes(SCHEMA_1.read_bytes())
     pruned = put(store.root, replace(both(session(1), session(2)), path=Path("0004_pruned.json")))
     store.edit(pruned, lambda one: prune(one, Pruning(sessions=("s1",))), who="a", why="b")
     accepted = put(store.root, replace(baseline(5, session(1), session(2, 2e-5)), path=Path("0005_accepted.json")))
@@ -49,7 +46,7 @@ def test_pytest_benchmark_compares_every_file_we_write(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest_benchmark", "compare", *files, "--columns=median,stddev,ops,rounds,iqr"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
-    assert len(files) == 6
+    assert len(files) == 5
     assert done.returncode == 0, done.stderr
     shown = re.findall(r"^(\S+) \((\d{4})_\w+\) ", done.stdout, re.MULTILINE)
     assert {number for _, number in shown} == {name[:4] for name in files}

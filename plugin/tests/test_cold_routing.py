@@ -14,12 +14,12 @@ from pytest_decodegate.workloads.experts import Routing, draw_routings
 from pytest_decodegate.workloads.kimi import KIMI_K25
 from pytest_decodegate.workloads.marlin.cold_routing import (
     LEAST_CALLS,
-    Rotation,
+    ColdRouting,
     cold_rotation,
     least_reuse,
     spread,
 )
-from pytest_decodegate.workloads.runtime.rotation import COLD_MARGIN
+from pytest_decodegate.workloads.runtime.op import COLD_MARGIN
 
 torch = pytest.importorskip("torch", reason="routings are tensors")
 
@@ -30,7 +30,7 @@ L2_MEGABYTES = [50, 60, 128]
 CALLS = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=6)
 
 
-def rotation(tokens: int, expert_bytes: int, l2_megabytes: float, seed: int = 0) -> Rotation:
+def rotation(tokens: int, expert_bytes: int, l2_megabytes: float, seed: int = 0) -> ColdRouting:
     return cold_rotation(
         tokens,
         experts=KIMI_K25.experts,

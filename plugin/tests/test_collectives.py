@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import collective_tasks
 import pytest
-from test_source import source
+from scripted_gangs import refused, source
 
 from pytest_decodegate.errors import BadInput, RankHung, RankRaised
 from pytest_decodegate.gang.controller import Gang, GangOptions
@@ -39,14 +38,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 @pytest.fixture
 def gang(bench: Bench) -> Gang:
     return bench.gangs(1)[0]
-
-
-def refused(bench: Bench, workload: Callable[..., Any], **params: Any) -> str:
-    """Why the gate would say WRONG_RESULT."""
-    with source(bench, workload=workload, **params) as measured:
-        assert measured.take(1).replicates == ()
-
-    return measured.taken.wrong or ""
 
 
 # --- all is well

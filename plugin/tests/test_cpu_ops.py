@@ -17,41 +17,41 @@ pytestmark = [
 ]
 
 RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
-    "mla_decode": ("attention:mla_decode", {"tokens": 3, "context": 1024, "backend": "CPU_MLA"}),
+    "mla_decode": ("ops.attention:mla_decode", {"tokens": 3, "context": 1024, "backend": "CPU_MLA"}),
     "mla_decode at tp 4": (
-        "attention:mla_decode",
+        "ops.attention:mla_decode",
         {"tokens": 1, "context": 48, "backend": "CPU_MLA", "tensor_parallel": 4},
     ),
-    "add_rms_norm": ("elementwise:add_rms_norm", {"tokens": 3}),
-    "silu_mul_experts": ("elementwise:silu_mul", {"part": "experts", "tokens": 3}),
-    "argmax": ("routing:argmax", {"tokens": 3}),
+    "add_rms_norm": ("ops.elementwise:add_rms_norm", {"tokens": 3}),
+    "silu_mul_experts": ("ops.elementwise:silu_mul", {"part": "experts", "tokens": 3}),
+    "argmax": ("ops.routing:argmax", {"tokens": 3}),
 }
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown backend": (
-        "attention:mla_decode",
+        "ops.attention:mla_decode",
         {"tokens": 1, "context": 16, "backend": "CRYSTAL_BALL"},
         "this vLLM has no attention backend 'CRYSTAL_BALL'; it has ",
     ),
     "backend of another device": (
-        "attention:mla_decode",
+        "ops.attention:mla_decode",
         {"tokens": 1, "context": 16, "backend": "TRITON_MLA"},
         "pinned to 'TRITON_MLA', but vLLM takes '",
     ),
     "broken page": (
-        "attention:mla_decode",
+        "ops.attention:mla_decode",
         {"tokens": 1, "context": 17, "backend": "CPU_MLA"},
         "context 17 is no multiple of CPU_MLA's page of 16 tokens",
     ),
-    "unknown part": ("elementwise:silu_mul", {"part": "head", "tokens": 1}, "no part 'head' of the step"),
+    "unknown part": ("ops.elementwise:silu_mul", {"part": "head", "tokens": 1}, "no part 'head' of the step"),
     "custom AllReduce": (
-        "communicators:custom",
+        "collectives.communicators:custom",
         {"largest_bytes": 14_336},
         "vLLM's CustomAllreduce is disabled: Custom allreduce is disabled because of missing custom allreduce library",
     ),
-    "topk": ("routing:topk", {"tokens": 1}, "topk needs an NVIDIA GPU"),
-    "moe_align": ("routing:moe_align", {"tokens": 1}, "moe_align needs an NVIDIA GPU"),
-    "moe_sum": ("routing:moe_sum", {"tokens": 1}, "moe_sum needs an NVIDIA GPU"),
+    "topk": ("ops.routing:topk", {"tokens": 1}, "topk needs an NVIDIA GPU"),
+    "moe_align": ("ops.routing:moe_align", {"tokens": 1}, "moe_align needs an NVIDIA GPU"),
+    "moe_sum": ("ops.routing:moe_sum", {"tokens": 1}, "moe_sum needs an NVIDIA GPU"),
 }
 
 

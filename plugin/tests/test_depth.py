@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scripted import ScriptedServer, answer, streaming
 
@@ -22,8 +22,7 @@ seconds = st.floats(1e-4, 1e-2)
 
 @given(seconds, seconds, layers, layers, st.integers(61, 100))
 def test_a_line_is_followed(fixed: float, slope: float, one: int, other: int, target: int) -> None:
-    if one == other:
-        other += 1
+    assume(one != other)
 
     def at(depth: int) -> Depth:
         return Depth(depth, [fixed + slope * depth] * 3)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from test_machine_fingerprint import FakeGpu, FakeNvml
+from fake_nvml import FakeGpu, FakeNvml
 
 from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.gang.worker import _local_device

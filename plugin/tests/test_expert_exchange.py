@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
@@ -28,11 +28,16 @@ def test_a_token_goes_to_a_rank_once_and_to_at_least_one(ranks: int, tokens: int
 
 @given(RANKS, st.integers(0, 99))
 @settings(deadline=None, max_examples=10)
-def test_every_rank_draws_the_same_and_calls_differ(ranks: int, seed: int) -> None:
+def test_every_rank_draws_the_same(ranks: int, seed: int) -> None:
+    assert dispatch_counts(8, ranks, calls=6, seed=seed) == dispatch_counts(8, ranks, calls=6, seed=seed)
+
+
+@given(RANKS, st.integers(0, 99))
+@settings(deadline=None, max_examples=10)
+def test_calls_differ(ranks: int, seed: int) -> None:
+    assume(ranks > 2)  # two ranks share nearly every token
     counts = dispatch_counts(8, ranks, calls=6, seed=seed)
-    assert counts == dispatch_counts(8, ranks, calls=6, seed=seed)
-    if ranks > 2:  # two ranks share nearly every token
-        assert any(call != counts[0] for call in counts)
+    assert any(call != counts[0] for call in counts)
 
 
 def test_combine_brings_back_what_dispatch_has_sent() -> None:

@@ -589,8 +589,8 @@ def gang_of(tmp_path: Path, *ranks: Leaver) -> Gang:
     """A gang that is ready, of ranks that are none, under no torchrun."""
     gang = Gang(len(ranks), GangOptions(log_root=tmp_path), name="leavers")
     some: Any = dict(enumerate(ranks))
-    launch: Any = SimpleNamespace(running=True, terminate=lambda: None, stop=lambda: None)
-    gang._ranks, gang._launch, gang._ready = some, launch, True
+    agents: Any = SimpleNamespace(running=True, terminate=lambda: None, stop=lambda: None)
+    gang._ranks, gang._agents, gang._ready = some, agents, True
     return gang
 
 

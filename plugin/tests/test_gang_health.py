@@ -11,24 +11,24 @@ import pytest
 from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import BadInput, DecodegateError, GangError, RankDied, RankHung, RankRaised
 from pytest_decodegate.gang import health
-from pytest_decodegate.gang.health import Health, Place, is_doubtful
+from pytest_decodegate.gang.health import Health, ProbedGpu, is_doubtful
 from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.process import processes
 
 HUNG = RankHung("rank 1 of w2-1 did not answer open_workload() within 3 s\nits stack: ...")
-PLACES = [Place("GPU-aa", "GPU 0 (0000:18:00.0, GPU-aa)"), Place("GPU-bb", "GPU 1 (0000:2a:00.0, GPU-bb)")]
+SHOWN = [ProbedGpu("GPU-aa", "GPU 0 (0000:18:00.0, GPU-aa)"), ProbedGpu("GPU-bb", "GPU 1 (0000:2a:00.0, GPU-bb)")]
 TAG = "HEALTH_TEST_TAG"
 GPUS = machine().gpus
 
 
-def asked(tmp_path: Path, script: str, places: list[Place] = PLACES) -> tuple[Health, GangOptions]:
+def asked(tmp_path: Path, script: str, gpus: list[ProbedGpu] = SHOWN) -> tuple[Health, GangOptions]:
     """Health whose probes run `script` in a shell instead of Python; "$2" is what Python would be given."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     options = GangOptions(log_root=tmp_path / "gangs", python=str(python), env={TAG: str(tmp_path)})
-    return Health(places, lambda: options, lambda uuid: f"pid 77 (python, holder of {uuid})"), options
+    return Health(gpus, lambda: options, lambda uuid: f"pid 77 (python, holder of {uuid})"), options
 
 
 def stay() -> None:
@@ -99,14 +99,14 @@ def test_a_gpu_on_which_a_fresh_process_hangs_is_wedged_until_the_end(
 
 
 def test_a_fresh_process_that_fails_is_quoted(tmp_path: Path) -> None:
-    here, _ = asked(tmp_path, "echo Traceback; echo 'RuntimeError: CUDA error: unknown error' >&2; exit 1", PLACES[:1])
+    here, _ = asked(tmp_path, "echo Traceback; echo 'RuntimeError: CUDA error: unknown error' >&2; exit 1", SHOWN[:1])
     here.doubt(HUNG)
     (sentence,) = here.sick(stay)
     assert "a fresh process on it failed (RuntimeError: CUDA error: unknown error)" in sentence
 
 
 def test_a_fresh_process_that_fails_without_a_word_has_an_exit_code(tmp_path: Path) -> None:
-    here, _ = asked(tmp_path, "exit 3", PLACES[:1])
+    here, _ = asked(tmp_path, "exit 3", SHOWN[:1])
     here.doubt(HUNG)
     assert "failed (exit code 3)" in here.sick(stay)[0]
 
@@ -131,7 +131,7 @@ def test_without_a_gpu_there_is_nothing_to_doubt(tmp_path: Path) -> None:
 def test_the_real_probe_fails_on_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the probe runs on torch")
     options = GangOptions(log_root=tmp_path)
-    here = Health(PLACES[:1], lambda: options, lambda _: "nobody")
+    here = Health(SHOWN[:1], lambda: options, lambda _: "nobody")
     here.doubt(HUNG)
     (sentence,) = here.sick(stay)
     assert re.search(r"a fresh process on it failed \(\w+: .*CUDA", sentence)
@@ -141,6 +141,6 @@ def test_the_real_probe_fails_on_a_gpu_that_is_not_there(tmp_path: Path) -> None
 def test_the_real_probe_passes_on_gpus_that_work(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the probe runs on torch")
     options = GangOptions(log_root=tmp_path)
-    here = Health([Place(gpu.uuid, f"GPU {gpu.index}") for gpu in GPUS], lambda: options, lambda _: "nobody")
+    here = Health([ProbedGpu(gpu.uuid, f"GPU {gpu.index}") for gpu in GPUS], lambda: options, lambda _: "nobody")
     here.doubt(HUNG)
     assert here.sick(stay) == ()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gang import exit_reasons, logs, protocol
-from pytest_decodegate.gang.exit_reasons import Roster
-from pytest_decodegate.gang.protocol import Call, Failure, Function, Hello, Note, Reply
-from pytest_decodegate.process import processes
+from pytest_decodegate.gang import protocol
+from pytest_decodegate.gang.protocol import Call, Function, Note, Reply
 
 
 class Holder:
@@ -171,125 +168,3 @@ def test_an_import_error_inside_the_users_module_is_not_taken_for_a_missing_modu
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="module_that_nobody_has"):
         Function("needs_more", "value", str(tmp_path / "needs_more.py"), str(tmp_path)).resolve()
-
-
-TORCHRUN = [
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "GROUP_RANK",
-    "ROLE_NAME",
-]
-
-
-@given(st.sets(st.sampled_from([*TORCHRUN, "PET_NNODES", "PYTHON_EXEC", "PYTEST_CURRENT_TEST", "DECODEGATE_KEY_FILE"])))
-def test_no_variable_of_torchrun_reaches_a_child(names: set[str]) -> None:
-    mine = {"PATH": "/bin", "RANKING": "1", "NCCL_ALGO": "Ring", "MASTER_ADDRESS": "x"}
-    assert processes.scrubbed({**mine, **dict.fromkeys(names, "1")}) == mine
-
-
-@given(content=st.binary(max_size=300), mark=st.integers(0, 300), limit=st.integers(2, 80))
-def test_a_log_delta_keeps_both_ends_and_counts_what_it_leaves_out(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, mark: int, limit: int
-) -> None:
-    content = bytes(32 + byte % 90 for byte in content)
-    path = tmp_path_factory.getbasetemp() / "delta.log"
-    path.write_bytes(content)
-    written = content[mark:]
-    text = logs.read_since(path, mark, limit)
-    if len(written) <= limit:
-        assert text == written.decode()
-        return
-
-    half = limit // 2
-    assert text.startswith(written[:half].decode() + "\n")
-    assert text.endswith("\n" + written[-half:].decode())
-    assert f"[... {len(written) - 2 * half} bytes left out;" in text
-
-
-def test_a_log_that_does_not_exist_is_empty(tmp_path: Path) -> None:
-    assert logs.read_since(tmp_path / "none.log", 0) == ""
-    assert logs.tail(tmp_path / "none.log") == ""
-
-
-DUMP = """Thread 0x00007fd3e71ff6c0 (most recent call first):
-  File "/run/path/pytest_decodegate/gang/worker.py", line 187 in _watch
-  File "/python/threading.py", line 982 in run
-
-Current thread 0x00007fd3e882ab80 (most recent call first):
-  File "/tests/tasks.py", line 50 in sleep
-  File "/run/path/pytest_decodegate/gang/worker.py", line 131 in _run
-  File "<frozen runpy>", line 198 in _run_module_as_main
-"""
-
-
-def test_a_stack_shows_the_users_frames_only() -> None:
-    assert logs.clean_stack(DUMP) == (
-        'Current thread (most recent call first):\n  File "/tests/tasks.py", line 50 in sleep'
-    )
-
-
-def test_equal_stacks_are_shown_once_and_missing_ones_are_explained() -> None:
-    text = exit_reasons.stacks({0: "in barrier", 1: "", 2: "in barrier", 3: ""}, {3: "stopped by a signal"})
-    assert text.splitlines() == [
-        "--- stack of ranks 0, 2 ---",
-        "in barrier",
-        "--- no stack of rank 1: it did not react ---",
-        "--- no stack of rank 3: stopped by a signal ---",
-    ]
-
-
-def roster(*hosts: str) -> Roster:
-    hellos = {rank: Hello(rank, rank, 4710 + rank, host, "/logs", "python") for rank, host in enumerate(hosts)}
-    return Roster("w2-3", hellos)
-
-
-def test_the_earliest_failure_is_the_cause() -> None:
-    late = Failure("RuntimeError", "connection closed by peer", "late trace", 20.5)
-    failures = {0: late, 1: Failure("ValueError", "bad shape", "first trace", 20.0)}
-    text = exit_reasons.raised("work()", failures, roster("n1", "n1"))
-    assert text.startswith("rank 1 of w2-3 raised ValueError in work(): bad shape\nrank 0 raised too, 0.500 s later: ")
-    assert exit_reasons.earliest(failures) == "rank 1 raised ValueError: bad shape"
-    assert text.endswith("first trace")
-
-
-@pytest.mark.parametrize(("oom_kills", "hint"), [(0, "dmesg"), (1, "out-of-memory killer struck 1 times")])
-def test_a_sigkill_points_to_the_out_of_memory_killer(oom_kills: int, hint: str) -> None:
-    text = exit_reasons.died("work()", {1: -9}, oom_kills, [], roster("n1", "n1"))
-    assert text.startswith("rank 1 of w2-3 (pid 4711) died (SIGKILL) in work()")
-    assert hint in text
-
-
-def test_ranks_on_several_hosts_are_named_with_theirs() -> None:
-    failures = {1: Failure("ValueError", "bad shape", "", 20.0)}
-    several = roster("n1", "n2")
-    who = "rank 1 of w2-3 (host n2, pid 4711)"
-    assert exit_reasons.died("work()", {1: 7}, 0, [], several) == f"{who} died (exit code 7) in work()"
-    assert exit_reasons.hung("work()", 1, [1], [], "", several).startswith(f"{who} did not answer work()")
-    assert exit_reasons.waiting([1], 2, "", several).startswith(f"{who} did not answer within 2 s of that")
-    assert exit_reasons.raised("work()", failures, several).startswith("rank 1 of w2-3 (host n2) raised ValueError in ")
-    assert exit_reasons.disagreed("work()", {1: "tired"}, [0], several).startswith(
-        "rank 1 of w2-3 (host n2) ('tired') skip"
-    )
-
-
-@pytest.mark.parametrize(("refused", "start"), [(1, "1 stranger was refused"), (2, "2 strangers were refused")])
-def test_strangers_are_counted(refused: int, start: str) -> None:
-    assert exit_reasons.strangers(refused)[0].startswith(start)
-    assert exit_reasons.strangers(0) == []
-
-
-@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -11), ("exit 0", 0)])
-def test_the_exit_code_of_a_process_is_read_before_its_parent_reaps_it(script: str, code: int) -> None:
-    with subprocess.Popen(["/bin/sh", "-c", script]) as child:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert processes.exit_code(child.pid) == code
-
-    assert processes.exit_code(child.pid) is None
-
-
-@pytest.mark.parametrize(("code", "text"), [(7, "exit code 7"), (-9, "SIGKILL"), (-40, "signal 40")])
-def test_exit_codes_are_told_in_words(code: int, text: str) -> None:
-    assert processes.describe_exit(code) == text

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_baselines_command import put
-from test_selection import GEMM, H200, baseline, session
+from stack_baselines import GEMM, H200, baseline, put, session
 
 from pytest_decodegate.baseline.history import series
 from pytest_decodegate.baseline.schema import StoredMetric

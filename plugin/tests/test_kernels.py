@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.workloads.runtime.copy_canary import memory_bytes_s
 from pytest_decodegate.workloads.runtime.kernels import launched, short_name
+from pytest_decodegate.workloads.runtime.memory_bandwidth import memory_bytes_s
 from pytest_decodegate.workloads.runtime.timing import rotate
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pytest_decodegate.errors import DecodegateError
-from pytest_decodegate.machine.nvml import Process, Sample
+from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
 from pytest_decodegate.resources import lease
 from pytest_decodegate.resources.lease import Lease
 
@@ -24,10 +24,10 @@ class Memory:
         assert uuid == "GPU-1"
         return self.used
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
-        return (Process(4711, "python", self.used),)
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        return (GpuProcess(4711, "python", self.used),)
 
-    def sample(self, uuid: str) -> Sample:
+    def sample(self, uuid: str) -> GpuReading:
         raise AssertionError("not asked here")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stored import MOE, RATE, baseline, stored
-from test_reader import json_values
+from strategies import json_values
 
 from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.baseline.selection import contrast
@@ -39,13 +39,14 @@ def shift(base: dict[str, Json], new: dict[str, Json]) -> ClockShift | None:
     return clock_shift([base], [new])
 
 
-@given(base=st.floats(200, 3000), new=st.floats(200, 3000))
-def test_clocks_differ_from_two_percent_on(base: float, new: float) -> None:
-    found = shift(telemetry(gpu(base)), telemetry(gpu(new)))
+@given(base=st.floats(200, 3000), factor=st.floats(0.9801, 1.0199))
+def test_clocks_within_two_percent_are_the_same(base: float, factor: float) -> None:
+    assert shift(telemetry(gpu(base)), telemetry(gpu(base * factor))) is None
 
-    assert (found is not None) == (abs(new / base - 1) > 0.02)
-    if found:
-        assert (found.gpu, found.base_mhz, found.new_mhz, found.others) == (0, base, new, 0)
+
+@given(base=st.floats(200, 3000), factor=st.floats(0.1, 0.9799) | st.floats(1.0201, 9))
+def test_clocks_further_apart_are_a_shift(base: float, factor: float) -> None:
+    assert shift(telemetry(gpu(base)), telemetry(gpu(base * factor))) == ClockShift(0, base, base * factor)
 
 
 def test_the_gpu_that_differs_most_is_named_and_the_others_are_counted() -> None:

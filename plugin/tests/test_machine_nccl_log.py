@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.machine.nccl_log import Issued, NcclLog, contract, read_nccl_log
+from pytest_decodegate.machine.nccl_log import NcclCall, NcclLog, contract, read_nccl_log
 
 PREFIX = "node7:4711:4799 [0] NCCL INFO "
 """debug.cc, ncclDebugLog: "%s:%d:%d " host, pid, tid, then "[%d] NCCL INFO "; the same in 2.21 and in 2.31."""
@@ -48,7 +48,7 @@ def test_a_log_of_2_28() -> None:
         nranks=(2,),
         transports=("P2P/CUMEM",),
         channels={"collectives": 24, "nvls": 16, "p2p": 32, "p2p_per_peer": 32},
-        issued=(Issued("AllReduce", 14336, "RING", "LL", 2),),
+        issued=(NcclCall("AllReduce", 14336, "RING", "LL", 2),),
     )
 
 
@@ -59,9 +59,9 @@ def test_a_log_of_2_31() -> None:
         transports=("NET/IB", "NET/Socket", "SHM/direct"),
         channels={},
         issued=(
-            Issued("AllReduce", 14336, "TREE", "LL128", 8),
-            Issued("AllReduce", 14336, "SYMMETRIC", "AllReduce_AGxLL_R", 4),
-            Issued("AllGather", 7340032, "COPY_ENGINE", "none", None),
+            NcclCall("AllReduce", 14336, "TREE", "LL128", 8),
+            NcclCall("AllReduce", 14336, "SYMMETRIC", "AllReduce_AGxLL_R", 4),
+            NcclCall("AllGather", 7340032, "COPY_ENGINE", "none", None),
         ),
     )
 
@@ -75,7 +75,7 @@ def test_a_log_of_2_31() -> None:
 )
 def test_old_numbers_are_the_names_of_today(line: str, function: str) -> None:
     (issued,) = read_nccl_log(log(line)).issued
-    assert issued == Issued(function, 14336, "RING", "LL", None)
+    assert issued == NcclCall(function, 14336, "RING", "LL", None)
     assert contract([issued]) == {"nccl_algorithm": "RING", "nccl_protocol": "LL"}
 
 
@@ -97,7 +97,7 @@ def test_a_version_without_the_prefix_and_lines_with_a_timestamp() -> None:
     stamped = log(V2_28_9[-1], prefix=f"[2026-11-29 21:47:04] {PREFIX}")
     found = read_nccl_log(f"NCCL version 2.29.7+cuda13.0\n{stamped}")
     assert found.versions == ("2.29.7",)
-    assert found.issued == (Issued("AllReduce", 14336, "RING", "LL", 2),)
+    assert found.issued == (NcclCall("AllReduce", 14336, "RING", "LL", 2),)
 
 
 def test_two_copies_in_one_file_are_both_read() -> None:
@@ -158,4 +158,4 @@ def test_what_is_written_is_read_back(
     function: str, size: int, algorithm: str, protocol: str, low: int, more: int
 ) -> None:
     line = f"{function}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{{low}..{low + more}}}"
-    assert read_nccl_log(log(line)).issued == (Issued(function, size, algorithm, protocol, more + 1),)
+    assert read_nccl_log(log(line)).issued == (NcclCall(function, size, algorithm, protocol, more + 1),)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from test_machine_fingerprint import BLACKWELL, H200, NOT_SUPPORTED, FakeGpu, FakeNvml
+from fake_nvml import BLACKWELL, H200, NOT_SUPPORTED, FakeGpu, FakeNvml
 
 from pytest_decodegate.machine.fingerprint import machine, provenance
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared

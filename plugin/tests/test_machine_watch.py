@@ -1,76 +1,32 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fake_sensor import SLOW_SECONDS, FakeSensor, look
 
 from pytest_decodegate.errors import DecodegateError
-from pytest_decodegate.machine.nvml import Process, Sample
+from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
 from pytest_decodegate.machine.pcie import PcieLink, Slot
 from pytest_decodegate.machine.watch import (
     GpuTally,
     Watch,
-    descendants,
-    memory_back,
     steal_share,
     steal_ticks,
-    used_memory,
 )
 
-SLOW_SECONDS = 30
 NOBODY = 2**22 + 7  # above the largest pid of Linux
-
-
-def look(
-    *reasons: str, sm_clock_mhz: int | None = 1755, power_w: float | None = 400.0, pcie: PcieLink | None = None
-) -> Sample:
-    return Sample(sm_clock_mhz, 3200, 60, power_w, frozenset(reasons), pcie)
-
-
-@dataclass
-class FakeSensor:
-    """Plays back samples by GPU; the last one is repeated. `enough` is set when a GPU was looked at often enough."""
-
-    samples: Sequence[Sample | Exception] = (look(),)
-    running: tuple[Process, ...] = ()
-    memory_mib: Sequence[int] = (0,)
-    wanted: int = 1
-    looks: int = 0
-    reads: int = 0
-    enough: threading.Event = field(default_factory=threading.Event)
-    problems: tuple[str, ...] = ()
-
-    def sample(self, uuid: str) -> Sample:
-        sample = self.samples[min(self.looks, len(self.samples) - 1)]
-        self.looks += 1
-        if self.looks >= self.wanted:
-            self.enough.set()
-        if isinstance(sample, Exception):
-            raise sample
-
-        return sample
-
-    def processes(self, uuid: str) -> tuple[Process, ...]:
-        return self.running
-
-    def used_mib(self, uuid: str) -> int:
-        mib = self.memory_mib[min(self.reads, len(self.memory_mib) - 1)]
-        self.reads += 1
-        return mib
 
 
 @pytest.fixture
 def all_use_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_decodegate.machine.watch._uses_cuda", lambda pid: True)
+    monkeypatch.setattr("pytest_decodegate.machine.watch.may_map", lambda pid, library: True)
 
 
-def tally(*samples: Sample, slot: Slot | None = None) -> GpuTally:
+def tally(*samples: GpuReading, slot: Slot | None = None) -> GpuTally:
     found = GpuTally("GPU 1 (GPU-ab)", slot)
     for sample in samples:
         found.add(sample, (), ())
@@ -140,7 +96,7 @@ def test_the_watch_passes_the_notes_of_its_gpus_on() -> None:
 def test_foreign_processes_are_invalid_and_own_ones_are_not() -> None:
     found = GpuTally("GPU 0 (GPU-ab)")
     for _ in range(3):
-        found.add(look(), [Process(10, "python3", 900), Process(11, "blender", 4096)], own_pids={10})
+        found.add(look(), [GpuProcess(10, "python3", 900), GpuProcess(11, "blender", 4096)], own_pids={10})
 
     (sentence,) = found.invalid()
     assert sentence.startswith("GPU 0 (GPU-ab): foreign process pid 11 (blender, 4096 MiB) ran beside the measurement")
@@ -148,7 +104,7 @@ def test_foreign_processes_are_invalid_and_own_ones_are_not() -> None:
 
 def test_a_pid_that_is_nobody_here_is_reported_and_proves_nothing() -> None:
     found = GpuTally("GPU 0 (GPU-ab)")
-    found.add(look(), [Process(NOBODY, "unknown", 900)], own_pids=())
+    found.add(look(), [GpuProcess(NOBODY, "unknown", 900)], own_pids=())
     assert found.invalid() == ()
     assert found.facts()["unverifiable_processes"] == [f"pid {NOBODY} (unknown, 900 MiB)"]
 
@@ -156,7 +112,7 @@ def test_a_pid_that_is_nobody_here_is_reported_and_proves_nothing() -> None:
 def test_a_pid_that_is_somebody_without_cuda_proves_nothing_either() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = GpuTally("GPU 0 (GPU-ab)")
-        found.add(look(), [Process(child.pid, "python3", 900)], own_pids=())
+        found.add(look(), [GpuProcess(child.pid, "python3", 900)], own_pids=())
         child.communicate()
 
     assert found.invalid() == ()
@@ -171,7 +127,7 @@ def test_a_process_that_maps_libcuda_is_foreign(tmp_path: Path) -> None:
         assert child.stdout
         child.stdout.readline()
         found = GpuTally("GPU 0 (GPU-ab)")
-        found.add(look(), [Process(child.pid, "python3", 900)], own_pids=())
+        found.add(look(), [GpuProcess(child.pid, "python3", 900)], own_pids=())
         child.communicate()
 
     assert list(found.foreign) == [child.pid]
@@ -183,7 +139,7 @@ def test_a_process_of_another_user_is_foreign(monkeypatch: pytest.MonkeyPatch) -
 
     found = GpuTally("GPU 0 (GPU-ab)")
     monkeypatch.setattr(Path, "read_text", refuse)
-    found.add(look(), [Process(NOBODY, "python3", 900)], own_pids=())
+    found.add(look(), [GpuProcess(NOBODY, "python3", 900)], own_pids=())
     assert list(found.foreign) == [NOBODY]
 
 
@@ -255,7 +211,7 @@ def test_a_blocked_sensor_does_not_hold_the_measurement(monkeypatch: pytest.Monk
     release = threading.Event()
 
     class Blocked(FakeSensor):
-        def sample(self, uuid: str) -> Sample:
+        def sample(self, uuid: str) -> GpuReading:
             if self.looks:
                 self.enough.set()
                 release.wait(SLOW_SECONDS)
@@ -288,63 +244,3 @@ def test_steal_is_a_share_of_all_ticks(tmp_path: Path) -> None:
     assert steal_share((35, 1000), (60, 1100)) == 0.25
     assert steal_share((35, 1000), (35, 1000)) == 0.0
     assert steal_ticks()[1] > 0
-
-
-def test_descendants_are_found_through_odd_names_and_missing_parents(tmp_path: Path) -> None:
-    for pid, parent, name in [
-        (1, 0, "init"),
-        (5, 1, "a) S 404 ("),
-        (6, 5, "b c"),
-        (7, 6, "d"),
-        (8, 1, "e"),
-        (9, 404, "f"),
-    ]:
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0\n")
-    (tmp_path / "10").mkdir()
-    (tmp_path / "10" / "stat").write_text("")
-
-    assert descendants(5, tmp_path) == {5, 6, 7}
-    assert descendants(1, tmp_path) == {1, 5, 6, 7, 8}
-
-
-def test_a_real_grandchild_is_a_descendant() -> None:
-    code = "import subprocess, sys; c = subprocess.Popen(['cat'], stdin=0); print(c.pid, flush=True); c.wait()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout
-        grandchild = int(child.stdout.readline())
-        family = descendants()
-        child.communicate()
-
-    assert {os.getpid(), child.pid, grandchild} <= family
-    assert os.getppid() not in family
-
-
-def test_memory_that_comes_back_is_waited_for() -> None:
-    sensor = FakeSensor(memory_mib=[40_000, 9_000, 700])
-    memory_back({"GPU-ab": 500}, deadline_seconds=SLOW_SECONDS, sensor=sensor)
-    assert sensor.reads == 3
-
-
-def test_memory_that_stays_names_gpu_process_and_amount() -> None:
-    sensor = FakeSensor(running=(Process(4711, "VLLM::EngineCor", 38_000),), memory_mib=[40_000])
-    with pytest.raises(DecodegateError) as caught:
-        memory_back({"GPU-ab": 500}, deadline_seconds=0, sensor=sensor)
-
-    assert "GPU-ab still uses 40000 MiB, 39500 MiB more than before" in str(caught.value)
-    assert "pid 4711 (VLLM::EngineCor, 38000 MiB)" in str(caught.value)
-    assert "within 0 s" in str(caught.value)
-
-
-def test_memory_that_nobody_holds_is_told_so() -> None:
-    with pytest.raises(DecodegateError, match="held by no process that NVML can name"):
-        memory_back({"GPU-ab": 0}, deadline_seconds=0, sensor=FakeSensor(memory_mib=[300]))
-
-
-def test_memory_of_a_machine_without_gpus_is_back_at_once() -> None:
-    assert used_memory(["GPU-ab"], None) == {}
-    memory_back({}, deadline_seconds=0, sensor=None)
-
-
-def test_used_memory_is_by_gpu() -> None:
-    assert used_memory(["GPU-a", "GPU-b"], FakeSensor(memory_mib=[3, 4])) == {"GPU-a": 3, "GPU-b": 4}

@@ -10,7 +10,7 @@ import wheels
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.marlin import vllm_api
-from pytest_decodegate.workloads.marlin.vllm_api import Adapted, VllmFunction
+from pytest_decodegate.workloads.marlin.vllm_api import AdaptedFunction, VllmFunction
 
 OPS = {value.name: value for value in vars(vllm_api).values() if isinstance(value, VllmFunction)}
 
@@ -129,7 +129,7 @@ def test_an_old_argument_goes_only_to_a_release_that_takes_it(takes_perm: bool) 
 
     op = VllmFunction("repack", (), ("a",), dropped=("perm",))
     function = old if takes_perm else new
-    adapted = Adapted(op, "", function, op.keywords(inspect.signature(function)))
+    adapted = AdaptedFunction(op, "", function, op.keywords(inspect.signature(function)))
     assert adapted(a=1, perm="none") == ((1, "none") if takes_perm else (1,))
     with pytest.raises(TypeError, match=r"repack is called with \['a'\], its keywords are \['a', 'perm'\]"):
         adapted.prepared(a=1)

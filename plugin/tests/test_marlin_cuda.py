@@ -12,7 +12,7 @@ import pytest
 from pytest_decodegate.workloads.marlin.dense import marlin_dense
 from pytest_decodegate.workloads.marlin.moe import marlin_gemm, marlin_moe
 from pytest_decodegate.workloads.runtime import rank
-from pytest_decodegate.workloads.runtime.kept import kept
+from pytest_decodegate.workloads.runtime.reuse import reused
 from pytest_decodegate.workloads.runtime.timing import Workload
 
 GPUS = list(Path("/dev").glob("nvidia[0-9]*"))
@@ -30,7 +30,7 @@ pytestmark = [
 def _free_the_gpu() -> Iterator[None]:
     yield
     for family in ("marlin experts", "dense Marlin"):
-        kept(family, "nothing", lambda: None)
+        reused(family, "nothing", lambda: None)
 
     rank.empty_device_cache()
 

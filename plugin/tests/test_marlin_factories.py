@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_marlin import API
+from fake_marlin import API
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.metric import FOLLOWS_STACK, Json
 from pytest_decodegate.workloads.marlin import moe, vllm_api
-from pytest_decodegate.workloads.marlin.cold_routing import Rotation
+from pytest_decodegate.workloads.marlin.cold_routing import ColdRouting
 from pytest_decodegate.workloads.marlin.dense import PROJECTIONS, marlin_dense
 from pytest_decodegate.workloads.marlin.moe import marlin_gemm, marlin_moe
 from pytest_decodegate.workloads.runtime.timing import Traffic
@@ -39,7 +39,7 @@ def promised(monkeypatch: pytest.MonkeyPatch) -> Promised:
 
     monkeypatch.setattr(moe, "workload", kept.keep)
     monkeypatch.setattr(moe, "l2_bytes", lambda _: 60 << 20)
-    monkeypatch.setattr(Rotation, "to", lambda rotation, _: rotation)
+    monkeypatch.setattr(ColdRouting, "to", lambda rotation, _: rotation)
     monkeypatch.setattr(vllm_api, "load", lambda: API)
     return kept
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.ops import mla_backends
 from pytest_decodegate.workloads.ops.attention import draw_batch, reference
-from pytest_decodegate.workloads.ops.mla_backends import Batch, choose, decode_with, triton_splits
+from pytest_decodegate.workloads.ops.mla_backends import DecodeBatch, choose, decode_with, triton_splits
 from pytest_decodegate.workloads.runtime.timing import relative_error
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
@@ -29,7 +29,7 @@ REQUESTS, HEADS, CONTEXT, PAGE = 3, 8, 128, 16
 
 
 @pytest.fixture
-def small_batch() -> tuple[Batch, Any]:
+def small_batch() -> tuple[DecodeBatch, Any]:
     """Three requests of 128 tokens and two page tables for them."""
     return draw_batch(REQUESTS, CONTEXT, HEADS, PAGE, copies=2, where="cpu", seed=3)
 
@@ -54,13 +54,15 @@ def with_signature(version: str, path: str, name: str, compute: Callable[[Simple
     return fake
 
 
-def assert_right(decode: Callable[[Any], Any], batch: Batch, tables: Any) -> None:
+def assert_right(decode: Callable[[Any], Any], batch: DecodeBatch, tables: Any) -> None:
     everyone = list(range(REQUESTS))
     for table in tables:
         assert relative_error(decode(table), reference(batch, table, everyone)) < 1e-2
 
 
-def test_no_page_is_in_two_tables_or_every_context_would_be_the_same_bytes(small_batch: tuple[Batch, Any]) -> None:
+def test_no_page_is_in_two_tables_or_every_context_would_be_the_same_bytes(
+    small_batch: tuple[DecodeBatch, Any],
+) -> None:
     batch, tables = small_batch
     assert tables.shape == (2, REQUESTS, CONTEXT // PAGE)
     assert sorted(tables.flatten().tolist()) == list(range(len(batch.cache)))
@@ -68,7 +70,7 @@ def test_no_page_is_in_two_tables_or_every_context_would_be_the_same_bytes(small
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_triton_mla_is_called_as_its_layer_does(
-    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[Batch, Any], version: str
+    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[DecodeBatch, Any], version: str
 ) -> None:
     def compute(a: SimpleNamespace) -> None:
         assert a.attn_logits.shape == (REQUESTS, HEADS, a.num_kv_splits, 513)
@@ -85,7 +87,7 @@ def test_triton_mla_is_called_as_its_layer_does(
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_flash_attn_mla_is_called_as_its_layer_does(
-    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[Batch, Any], version: str
+    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[DecodeBatch, Any], version: str
 ) -> None:
     def schedule(a: SimpleNamespace) -> str:
         assert (a.headdim, a.headdim_v, a.page_size, a.num_splits) == (64, 512, PAGE, 32)
@@ -111,7 +113,7 @@ def test_flash_attn_mla_is_called_as_its_layer_does(
 
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_flashmla_is_called_as_its_layer_does(
-    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[Batch, Any], version: str
+    monkeypatch: pytest.MonkeyPatch, small_batch: tuple[DecodeBatch, Any], version: str
 ) -> None:
     def compute(a: SimpleNamespace) -> Any:
         assert (a.tile_scheduler_metadata, a.head_dim_v, a.causal, a.is_fp8_kvcache) == ("schedule", 512, True, False)
@@ -159,7 +161,7 @@ def vllm_that_selects(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str
 
 def test_what_vllm_selects_is_taken(vllm_that_selects: Callable[[str], None]) -> None:
     vllm_that_selects("FLASH_ATTN_MLA")
-    assert choose(None, 8) == mla_backends.Chosen("FLASH_ATTN_MLA", 16)
+    assert choose(None, 8) == mla_backends.MlaBackend("FLASH_ATTN_MLA", 16)
 
 
 def test_a_pin_that_vllm_does_not_follow_is_refused(vllm_that_selects: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_source import PLAN, ScriptedBench, ScriptedGang, Watched, source
+from scripted_gangs import PLAN, ScriptedBench, ScriptedGang, Watched, source
 
 from pytest_decodegate.errors import DecodegateError, RankDied, RankRaised
 from pytest_decodegate.measure.paired_source import PairBench, PairSource, StackFailed, abba

@@ -16,8 +16,8 @@ from pytest_decodegate.workloads.collectives.alltoall import ALLGATHER, REDUCE_S
 from pytest_decodegate.workloads.collectives.paths import (
     ALLREDUCE,
     ONE_SHOT_BYTES,
-    Issued,
-    Path,
+    CollectivePath,
+    PreparedBurst,
     Shape,
     torch_path,
 )
@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="collectives run on torch")
 
 
 @pytest.mark.parametrize("named", [ALLREDUCE, ALLGATHER, REDUCE_SCATTER], ids=["allreduce", "allgather", "scatter"])
-def test_a_paths_name_says_how_it_is_issued(named: dict[str, Path]) -> None:
+def test_a_paths_name_says_how_it_is_issued(named: dict[str, CollectivePath]) -> None:
     for name, path in named.items():
         assert path.cuda is not name.endswith("gloo")
         assert path.graph is name.endswith("graph")
@@ -105,7 +105,7 @@ def test_a_host_that_is_always_late_does_not_make_the_device_sleep_for_ever(monk
 @pytest.mark.parametrize("path", ["eager", "graph"])
 def test_only_a_graph_can_be_queued_before_its_interval(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     device = Device(monkeypatch, repeat(True))
-    clock = _clock(ALLREDUCE[path], Issued(lambda: None, [], []))
+    clock = _clock(ALLREDUCE[path], PreparedBurst(lambda: None, [], []))
     for _ in range(2):
         clock.seconds(lambda: None)
 

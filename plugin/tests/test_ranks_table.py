@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from test_report import result
+from results import result
 
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.verdict import Verdict

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from results import result
 
 from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.result import Result
@@ -20,14 +21,6 @@ from pytest_decodegate.session.launches import Launches
 
 MEASURED = Numbers(78e-6)
 COMPARED = Numbers(78e-6, 70e-6, 0.114, 0.09, 0.14, 0.95)
-
-
-def result(
-    verdict: Verdict, recorded: Path | None = None, numbers: Numbers = MEASURED, reasons: tuple[Finding, ...] = ()
-) -> Result:
-    metric = Metric.of("allreduce[world=8]", "collective")
-    judgement = Judgement(metric, verdict, Basis("gang", 5, sessions=5), numbers, reasons)
-    return Result("perf_tests/test_allreduce.py::test", judgement, recorded)
 
 
 def test_the_line_of_a_regression_says_how_much_and_how_sure() -> None:

@@ -9,7 +9,7 @@ from statistics import fmean, variance
 
 import pytest
 from scipy.stats import t as student
-from test_selection import GEMM, H200, NCCL, QUIET, baseline, measured, run_of, session
+from stack_baselines import GEMM, H200, NCCL, QUIET, baseline, measured, run_of, session
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.store import Store

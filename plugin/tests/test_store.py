@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from recordings import GEMM, H200, OLD, measured
 from writers import at_once
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.selection import contrast
-from pytest_decodegate.baseline.store import Store, file_safe
+from pytest_decodegate.baseline.store import Store, path_component
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.machine.provenance import Provenance
-from pytest_decodegate.metric import Measurement, Metric, Replicate
+from pytest_decodegate.metric import Measurement, Metric
 
-H200 = "NVIDIA-H200-x2-NVLink"
-GEMM = Metric("gemm", "s", "kernel", 0.02, {"clock": "cuda_event"})
-OLD = Provenance({"gpus": ["H200", "H200"]}, {"nccl": "2.28.3", "torch": "2.11"}, {"temperature_c": 40})
 NEW = replace(OLD, stack={**OLD.stack, "nccl": "2.28.9"})
 NEWER = replace(OLD, stack={"nccl": "2.29.0", "torch": "2.13"})
 
@@ -32,10 +30,6 @@ NEWER = replace(OLD, stack={"nccl": "2.29.0", "torch": "2.13"})
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     monkeypatch.chdir(tmp_path)
     return Store(tmp_path / "baselines", lock_seconds=5)
-
-
-def measured(metric: Metric = GEMM, value: float = 1e-5) -> Measurement:
-    return Measurement(metric, (Replicate((value, value * 1.01)), Replicate((value * 1.02,))), "process")
 
 
 ONCE = measured()
@@ -185,7 +179,7 @@ def test_an_invalid_file_is_refused_and_not_touched(store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "/abs", "..", "?", ".hidden", "a\x00b", "x/../y", "ü" * 300])
 def test_names_never_become_paths(store: Store, text: str) -> None:
-    safe = file_safe(text)
+    safe = path_component(text)
     path = store.record(OLD, text, text, measured(), text)
 
     assert safe == Path(safe).name.lstrip(".")
@@ -234,7 +228,8 @@ WRITER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_store import H200, OLD, measured, replace, GEMM
+from dataclasses import replace
+from recordings import GEMM, H200, OLD, measured
 from pytest_decodegate.baseline.store import Store
 
 name, kill = sys.argv[1:]

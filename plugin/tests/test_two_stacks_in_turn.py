@@ -8,7 +8,7 @@ from typing import Any
 
 import gang_tasks
 import pytest
-from test_source import PLAN, Said, ScriptedGang, Watched
+from scripted_gangs import PLAN, Said, ScriptedGang, Watched
 
 from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError, GangError, RankDied

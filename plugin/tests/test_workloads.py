@@ -126,6 +126,6 @@ def test_what_a_rank_examines_beside_the_samples() -> None:
     assert workload.traffic.bytes == 8 * 3 * 7168 * 256 * 4
     assert workload.traffic.flops == 2 * 3 * 7168 * 256 * 8
     assert found.memory_bytes_s is not None
-    assert (found.hot_s, found.own_s, found.whereabouts) == (None, None, None)
+    assert (found.hot_s, found.own_s, found.location) == (None, None, None)
     assert found.align_cycles is None, "the host's clock needs no sleep before it"
     assert launches["aten::matmul"] == 16, "two GEMMs for each of eight experts"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import collective_tasks
 import pytest
-from test_collectives import refused
+from scripted_gangs import refused
 
 from pytest_decodegate.errors import RankHung
 from pytest_decodegate.gang.controller import Gang, GangOptions

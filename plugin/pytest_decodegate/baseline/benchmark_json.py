@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import BadInput
 from ..metric import Json, Replicate
-from .schema import RECORDER, SCHEMA, Baseline, Session, StoredMetric
+from .schema import RECORDER_FIELDS, SCHEMA, Baseline, Session, StoredMetric
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
 
@@ -38,7 +38,7 @@ def dumps(baseline: Baseline) -> bytes:
             "machine_class": baseline.machine_class,
             "label": baseline.label,
             "provenance": baseline.provenance.to_json(),
-            "log": [asdict(one) for one in baseline.log],
+            "log": [asdict(entry) for entry in baseline.log],
             **({"published": baseline.published} if baseline.published else {}),
         },
     }
@@ -51,7 +51,7 @@ def dumps(baseline: Baseline) -> bytes:
 def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
     """What stays the same from run to run: readers compare all of it, and warn at every difference."""
     machine, stack = baseline.provenance.machine, baseline.provenance.stack
-    here: Mapping[str, Json] = {name: getattr(platform, name)() for name in RECORDER}
+    here: Mapping[str, Json] = {name: getattr(platform, name)() for name in RECORDER_FIELDS}
     measured = {"python_version": stack["python"]} if "python" in stack else {}
     return {
         "node": baseline.machine_class,

@@ -1,4 +1,4 @@
-"""A baseline file as it lies on disk: the shape of version SCHEMA, and the way from bytes to it."""
+"""The shape of a baseline file on disk, of version SCHEMA, and the way from bytes to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 
 from ..metric import Kind, Level
-from .migrate import migrated
 from .schema import SCHEMA
 
 MOST_DEPTH = 40
@@ -24,7 +23,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=1e-30, lt=1e30)]
 
 
 class ReplicateEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One process and its samples, in the metric's unit."""
+    """A replicate in a file: one process and its samples, in the metric's unit."""
 
     samples: Annotated[tuple[_Positive, ...], msgspec.Meta(min_length=1)]
     value: _Positive
@@ -32,7 +31,7 @@ class ReplicateEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One recording; replicates, or the point of a published figure."""
+    """A session in a file: replicates, or the point of a published figure."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     recorded: str
@@ -43,7 +42,7 @@ class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ExtraInfo(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What the gate reads of a metric."""
+    """The fields of a metric that the gate reads."""
 
     unit: str
     better: str
@@ -55,7 +54,7 @@ class ExtraInfo(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Stats(msgspec.Struct, gc=False):
-    """What other readers read of a metric, in seconds; `data` is as long as all samples, and decoded only on demand."""
+    """The statistics that other readers read, in seconds; `data` holds all samples and is decoded only on demand."""
 
     min: _Positive
     max: _Positive
@@ -70,7 +69,7 @@ class Stats(msgspec.Struct, gc=False):
 
 
 class Benchmark(msgspec.Struct, gc=False):
-    """One metric."""
+    """A metric in a file, as pytest-benchmark has it."""
 
     name: str
     fullname: str
@@ -79,7 +78,7 @@ class Benchmark(msgspec.Struct, gc=False):
 
 
 class LogLine(msgspec.Struct, forbid_unknown_fields=True):
-    """One edit."""
+    """An edit in the log of a file."""
 
     when: str
     who: str
@@ -87,8 +86,8 @@ class LogLine(msgspec.Struct, forbid_unknown_fields=True):
     why: str
 
 
-class Head(msgspec.Struct, forbid_unknown_fields=True):
-    """The object `decodegate`."""
+class DecodegateFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The object `decodegate` of a file: all that pytest-benchmark has no field for."""
 
     schema: int
     machine_class: Annotated[str, msgspec.Meta(min_length=1)]
@@ -99,15 +98,15 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class File(msgspec.Struct):
-    """All of it; fields that only other readers know are left alone."""
+    """A baseline file; fields that only other readers know are left alone."""
 
-    decodegate: Head
+    decodegate: DecodegateFields
     benchmarks: list[Benchmark]
     machine_info: dict[str, Any] = {}
 
 
 class Refusal(Exception):
-    """Where (a JSON pointer) and why."""
+    """A file that is no baseline: where (a JSON pointer) and why."""
 
     def __init__(self, pointer: str, reason: str) -> None:
         super().__init__(f"{pointer}: {reason}")
@@ -150,12 +149,12 @@ def _open_objects(file: File) -> Iterator[dict[str, Any]]:
 def _depth(value: Any) -> int:
     """How many levels of objects and arrays lie in `value`; 0 if it is neither."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max([_depth(one) for one in inner if isinstance(one, dict | list)], default=0) if inner else 0
+    return 1 + max([_depth(item) for item in inner if isinstance(item, dict | list)], default=0) if inner else 0
 
 
 def _walked(content: bytes) -> File:
-    """The file, brought to this version if it is an older one; raises Refusal where it is damaged."""
-    document = migrated(json.loads(content.decode()))
+    """The file; raises Refusal where it is damaged, or of another version."""
+    document = json.loads(content.decode())
     _check_head(document)
     _check_finite(document, "")
     try:
@@ -165,12 +164,13 @@ def _walked(content: bytes) -> File:
 
 
 def _check_head(document: Any) -> None:
-    head = document.get("decodegate") if isinstance(document, dict) else None
-    if not isinstance(head, dict):
+    fields = document.get("decodegate") if isinstance(document, dict) else None
+    if not isinstance(fields, dict):
         reason = "missing, so this is no decodegate baseline (a plain pytest-benchmark file knows no processes)"
         raise Refusal("/decodegate", reason)
-    if head.get("schema") != SCHEMA:
-        reason = f"version {head.get('schema')!r} is not {SCHEMA}, the newest that this decodegate knows; update it"
+    if fields.get("schema") != SCHEMA:
+        reason = f"version {fields.get('schema')!r} is not {SCHEMA}, the only one that this decodegate reads; "
+        reason += "update decodegate, or record the baseline again"
         raise Refusal("/decodegate/schema", reason)
 
 

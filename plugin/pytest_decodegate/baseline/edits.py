@@ -14,7 +14,7 @@ from .schema import Baseline, Session, StoredMetric
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Which sessions go: all conditions that are given must hold. metric: a pattern. before: an instant."""
+    """The sessions to drop: all conditions that are given must hold. metric: a pattern. before: an instant."""
 
     metric: str = "*"
     sessions: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ def prune(baseline: Baseline, pruning: Pruning) -> tuple[Baseline, str]:
     if not metrics:
         raise BadInput(f"{baseline.path}: nothing would be left; delete the file instead, with a commit that says why")
 
-    told = ", ".join(f"{count} session(s) of {name}" for name, count in gone.items() if count)
-    return replace(baseline, metrics=metrics), f"pruned {told}"
+    dropped = ", ".join(f"{count} session(s) of {name}" for name, count in gone.items() if count)
+    return replace(baseline, metrics=metrics), f"pruned {dropped}"
 
 
 def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline, str]:
@@ -55,8 +55,8 @@ def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline
         asked = f"{metric!r}" if since is None else f"{metric!r} with a session {since!r}"
         raise BadInput(f"{baseline.path}: no metric {asked}; {_inventory(baseline)}")
 
-    told = ", ".join(f"{name} since {stored.accepted}" for name, stored in chosen.items())
-    return replace(baseline, metrics={**baseline.metrics, **chosen}), f"accepted the level of {told}"
+    accepted = ", ".join(f"{name} since {stored.accepted}" for name, stored in chosen.items())
+    return replace(baseline, metrics={**baseline.metrics, **chosen}), f"accepted the level of {accepted}"
 
 
 def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
@@ -68,9 +68,9 @@ def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
     if source.machine_class != target.machine_class:
         raise BadInput(f"{source.path}: recorded on {source.machine_class}; baselines never cross machine classes")
     if found := differences(target.provenance, source.provenance):
-        told = "; ".join(map(str, found[:3]))
+        shown = "; ".join(map(str, found[:3]))
         raise BadInput(
-            f"{source.path}: another stack than {target.path.name} ({told}); only one stack goes into a file"
+            f"{source.path}: another stack than {target.path.name} ({shown}); only one stack goes into a file"
         )
 
     metrics = dict(target.metrics)
@@ -83,7 +83,7 @@ def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
 
 
 def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:
-    """What recording with `tolerance` changes about the band of a stored metric, or None."""
+    """The change of a stored metric's band by a recording with `tolerance`, in words; None if there is none."""
     if stored is None or stored.metric.tolerance == tolerance:
         return None
 

@@ -19,8 +19,8 @@ LOCALISED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One session. accepted: its level was accepted as the new one by `decodegate baselines accept`."""
+class SeriesPoint:
+    """A session of a series. accepted: its level was accepted as the new one by `decodegate baselines accept`."""
 
     baseline: Baseline
     metric: Metric
@@ -48,7 +48,7 @@ class Series:
     """The points of one measurement: same unit, kind, contract and level, oldest first."""
 
     machine_class: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
 
     @property
     def metric(self) -> Metric:
@@ -66,19 +66,19 @@ class Series:
         return max((index for index, point in enumerate(self.points) if point.accepted), default=0)
 
     def coincides(self, index: int) -> tuple[str, ...]:
-        """What changed with the session at `index`, or with one so near that the change may belong there."""
+        """The changes that came with the session at `index`, or with one so near that the step may belong there."""
         for offset in sorted(range(-LOCALISED, LOCALISED + 1), key=abs):
             if 0 < index + offset < len(self.points):
                 before, after = self.points[index + offset - 1 : index + offset + 1]
                 if found := _changes(before, after):
-                    return tuple(f"{one}{_distance(offset)}" for one in found)
+                    return tuple(f"{change}{_distance(offset)}" for change in found)
 
         return ()
 
 
 def series(baselines: Sequence[Baseline], metric: str) -> list[Series]:
     """The histories of `metric` in the files of one machine class; several when its name stood for several things."""
-    by_identity: dict[str, list[Point]] = {}
+    by_identity: dict[str, list[SeriesPoint]] = {}
     for baseline in baselines:
         if stored := baseline.metrics.get(metric):
             by_identity.setdefault(_identity(stored), []).extend(_points(baseline, stored))
@@ -87,9 +87,9 @@ def series(baselines: Sequence[Baseline], metric: str) -> list[Series]:
     return [Series(points[0].baseline.machine_class, tuple(points)) for points in ordered]
 
 
-def _points(baseline: Baseline, stored: StoredMetric) -> Iterator[Point]:
+def _points(baseline: Baseline, stored: StoredMetric) -> Iterator[SeriesPoint]:
     for session in stored.sessions:
-        yield Point(baseline, stored.metric, session, accepted=session.id == stored.accepted)
+        yield SeriesPoint(baseline, stored.metric, session, accepted=session.id == stored.accepted)
 
 
 def _identity(stored: StoredMetric) -> str:
@@ -97,7 +97,7 @@ def _identity(stored: StoredMetric) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
-def _changes(before: Point, after: Point) -> list[str]:
+def _changes(before: SeriesPoint, after: SeriesPoint) -> list[str]:
     found = (
         *differences(before.baseline.provenance, after.baseline.provenance),
         *swapped(before.session.telemetry, after.session.telemetry),

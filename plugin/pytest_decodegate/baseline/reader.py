@@ -11,9 +11,9 @@ from ..errors import BadInput
 from ..machine.provenance import Provenance
 from ..metric import UNITS, Metric, Replicate
 from . import decoding
+from .consistency import check_stats, process_value
 from .decoding import Refusal
-from .derived import check_stats, process_value
-from .schema import RECORDER, Baseline, LogEntry, Session, StoredMetric
+from .schema import RECORDER_FIELDS, Baseline, LogEntry, Session, StoredMetric
 
 REMEDY = (
     "restore the file from version control, or move it away and record again with `pytest -m perf --perf-record=all`"
@@ -69,18 +69,18 @@ def _baseline(path: Path, file: decoding.File, *, statistics: bool) -> Baseline:
     except BadInput as error:
         raise Refusal("/decodegate/provenance", str(error)) from None
 
-    head = file.decodegate
+    fields = file.decodegate
     metrics = _metrics(file.benchmarks, statistics=statistics)
-    _check_published(head.published, metrics)
+    _check_published(fields.published, metrics)
     return Baseline(
         path=path,
-        machine_class=head.machine_class,
-        label=head.label,
+        machine_class=fields.machine_class,
+        label=fields.label,
         provenance=provenance,
         metrics=metrics,
-        log=tuple(_log(head.log)),
-        published=head.published,
-        recorder={name: str(file.machine_info[name]) for name in RECORDER if name in file.machine_info},
+        log=tuple(_log(fields.log)),
+        published=fields.published,
+        recorder={name: str(file.machine_info[name]) for name in RECORDER_FIELDS if name in file.machine_info},
     )
 
 

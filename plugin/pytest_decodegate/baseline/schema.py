@@ -12,9 +12,9 @@ from ..machine.provenance import Provenance
 from ..metric import Json, Level, Metric, Replicate
 
 SCHEMA = 2
-"""Version of the `decodegate` object; `migrate` knows older ones, and a newer one is refused, never guessed at."""
+"""Version of the `decodegate` object; a file of another one is refused, never guessed at."""
 
-RECORDER = ("processor", "machine", "system", "python_implementation", "python_version")
+RECORDER_FIELDS = ("processor", "machine", "system", "python_implementation", "python_version")
 """Fields of pytest-benchmark's `machine_info` that an edit of the file, maybe on another machine, must not change."""
 
 
@@ -74,7 +74,7 @@ class StoredMetric:
 
     @property
     def level(self) -> Level:
-        """What a replicate was."""
+        """The level of its replicates: process, gang, window, server, or a published figure."""
         return self.sessions[0].level
 
     @property

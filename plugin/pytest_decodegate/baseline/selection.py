@@ -1,4 +1,4 @@
-"""Which stored stack a run is compared with, and why: pure functions over the files of one machine class.
+"""Selection of the stored stack that a run is compared with, and why: pure functions over a machine class's files.
 
 The rule, in order; among equals the stack that was recorded last, and of those the one that holds the metric:
 1. with a declared change, a stack that differs in what was declared and in nothing else. A file of the very stack
@@ -79,10 +79,10 @@ def choose(
 ) -> Selection:
     """The best of `baselines`, which lie in `folder` in the order of their numbers, by the rule of this module."""
     # Of two that were recorded at the same time, the higher number comes first.
-    by_age = sorted(baselines, key=lambda one: _recorded(one, metric))
-    candidates = [contrast(one, provenance, declared, metric) for one in reversed(by_age)]
+    by_age = sorted(baselines, key=lambda baseline: _recorded(baseline, metric))
+    candidates = [contrast(baseline, provenance, declared, metric) for baseline in reversed(by_age)]
     order = ("changed", "same", "confounded", "published")
-    ranked = sorted(candidates, key=lambda one: (order.index(one.fit), not _holds(one, metric)))
+    ranked = sorted(candidates, key=lambda candidate: (order.index(candidate.fit), not _holds(candidate, metric)))
     if not ranked:
         return Selection(folder)
 
@@ -94,21 +94,21 @@ def _reasons(
     best: Selection, candidates: Sequence[Selection], declared: Collection[str], metric: str | None
 ) -> Iterator[str]:
     names = ", ".join(sorted(declared))
-    equals = [one for one in candidates if one.fit == best.fit]
+    equals = [candidate for candidate in candidates if candidate.fit == best.fit]
     yield _why(best, len(equals), names)
     if best.fit == "changed" and (idle := ", ".join(_without_effect(best, declared))):
         yield f"declared, but the same on both sides: {idle}"
 
-    others = [one for one in candidates if one is not best]
+    others = [candidate for candidate in candidates if candidate is not best]
     if best.fit in ("changed", "same"):
-        also = [one for one in others if one.fit == best.fit]
+        also = [other for other in others if other.fit == best.fit]
         yield from (
-            f"recorded at the same time, lower number: {_name(one)}" for one in also if _tied(one, best, metric)
+            f"recorded at the same time, lower number: {_name(other)}" for other in also if _tied(other, best, metric)
         )
-        yield from _listed("also fits", [one for one in also if not _tied(one, best, metric)], metric)
+        yield from _listed("also fits", [other for other in also if not _tied(other, best, metric)], metric)
 
     newer = others[: candidates.index(best)]
-    yield from _listed("newer, left out", [one for one in newer if one.fit != best.fit], metric)
+    yield from _listed("newer, left out", [other for other in newer if other.fit != best.fit], metric)
 
 
 def _why(best: Selection, equals: int, names: str) -> str:
@@ -129,9 +129,9 @@ def _why(best: Selection, equals: int, names: str) -> str:
 
 
 def _listed(title: str, some: Sequence[Selection], metric: str | None) -> Iterator[str]:
-    for one in some[:MOST_OTHERS]:
-        lacks = "" if _holds(one, metric) else f"has no {metric!r}; "
-        yield f"{title}: {_name(one)} ({lacks}{_shown(one)})"
+    for other in some[:MOST_OTHERS]:
+        lacks = "" if _holds(other, metric) else f"has no {metric!r}; "
+        yield f"{title}: {_name(other)} ({lacks}{_shown(other)})"
 
     if more := len(some) - MOST_OTHERS:
         yield from (f"{title}: {more} more",) if more > 0 else ()
@@ -146,16 +146,16 @@ def _shown(selection: Selection) -> str:
 
 def _without_effect(best: Selection, declared: Collection[str]) -> list[str]:
     """Names in `declared` that stand for no difference at all."""
-    return [name for name in sorted(declared) if all(undeclared((one,), {name}) for one in best.differences)]
+    return [name for name in sorted(declared) if all(undeclared((found,), {name}) for found in best.differences)]
 
 
 def _holds(selection: Selection, metric: str | None) -> bool:
     return metric is None or (selection.baseline is not None and metric in selection.baseline.metrics)
 
 
-def _tied(one: Selection, best: Selection, metric: str | None) -> bool:
-    sides = [side.baseline for side in (one, best) if side.baseline is not None]
-    return len({_recorded(side, metric) for side in sides}) == 1 and _holds(one, metric) == _holds(best, metric)
+def _tied(other: Selection, best: Selection, metric: str | None) -> bool:
+    sides = [side.baseline for side in (other, best) if side.baseline is not None]
+    return len({_recorded(side, metric) for side in sides}) == 1 and _holds(other, metric) == _holds(best, metric)
 
 
 def _recorded(baseline: Baseline, metric: str | None) -> datetime:
@@ -169,7 +169,7 @@ def _recorded(baseline: Baseline, metric: str | None) -> datetime:
 
 def _telemetry(baseline: Baseline, metric: str | None) -> Mapping[str, Json]:
     stored = baseline.metrics.get(metric) if metric else None
-    newest = max(stored.sessions, key=lambda one: one.instant) if stored else baseline.newest
+    newest = max(stored.sessions, key=lambda session: session.instant) if stored else baseline.newest
     return newest.telemetry if newest else {}
 
 

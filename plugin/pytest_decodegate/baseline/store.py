@@ -18,6 +18,7 @@ from typing import TypeAlias
 from filelock import FileLock, Timeout
 
 from ..errors import BadInput
+from ..machine.host import file_safe
 from ..machine.provenance import Provenance, differences
 from ..metric import Measurement, Metric
 from .benchmark_json import dumps
@@ -29,16 +30,15 @@ from .selection import Selection, choose
 Edit: TypeAlias = Callable[[Baseline], tuple[Baseline, str]]
 """A change of a whole file, from `edits`: the new baseline, and what was done in words."""
 
-RECORDER = "pytest --perf-record"
-"""Who changed a band by recording with another one."""
+RECORDING = "pytest --perf-record"
+"""Who changed a band by recording with another one, in the log of a file."""
 
 _FILE_NAME = re.compile(r"(\d{4,})_.*\.json")
-_UNSAFE = re.compile(r"[^A-Za-z0-9.+=]+")
 
 
-def file_safe(text: str) -> str:
+def path_component(text: str) -> str:
     """`text` as one component of a path: letters, digits and . + = - only, never hidden, never empty."""
-    return _UNSAFE.sub("-", text).strip(".-")[:100] or "unnamed"
+    return file_safe(text, kept=".+=")[:100] or "unnamed"
 
 
 class Store:
@@ -50,8 +50,8 @@ class Store:
         self._loaded: dict[Path, tuple[tuple[int, ...], Baseline]] = {}
 
     def folder(self, machine_class: str) -> Path:
-        """Where the files of a machine class lie."""
-        return self.root / file_safe(machine_class)
+        """The folder of a machine class's files."""
+        return self.root / path_component(machine_class)
 
     def files(self, machine_class: str) -> list[Path]:
         """The baseline files of a machine class, in the order of their numbers; other files are not ours."""
@@ -63,11 +63,12 @@ class Store:
         """Names of the folders of machine classes that hold baseline files."""
         folders = self.root.iterdir() if self.root.is_dir() else ()
         names = (folder.name for folder in folders if folder.is_dir())
-        return sorted(name for name in names if name == file_safe(name) and self.files(name))
+        return sorted(name for name in names if name == path_component(name) and self.files(name))
 
     def load_all(self, machine_class: str) -> list[Baseline]:
         """The baselines of a machine class, in the order of their numbers; BadInput when one does not validate."""
-        return [one for path in self.files(machine_class) if (one := self._load(path)) is not None]
+        loaded = map(self._load, self.files(machine_class))
+        return [baseline for baseline in loaded if baseline is not None]
 
     def _load(self, path: Path) -> Baseline | None:
         """The baseline at `path`, read again only after it changed; None when a merge has just removed it."""
@@ -126,9 +127,9 @@ class Store:
         Raises BadInput as `record` does, and if a file there holds a session of it already.
         """
         with self._locked(self.folder(baseline.machine_class)):
-            for one in self.load_all(baseline.machine_class):
-                if _holds_session(one, baseline):
-                    raise BadInput(f"{one.path}: holds these sessions already; remove the file to import them again")
+            for stored in self.load_all(baseline.machine_class):
+                if _holds_session(stored, baseline):
+                    raise BadInput(f"{stored.path}: holds these sessions already; remove the file to import them again")
 
             path = self._next_path(baseline.machine_class, baseline.label)
             _write(replace(baseline, path=path))
@@ -167,18 +168,18 @@ class Store:
     def _home(self, provenance: Provenance, machine_class: str, measurement: Measurement) -> Baseline | None:
         """The newest file of this stack that holds this very measurement, else the newest where its name is free."""
         files = [
-            one
-            for one in reversed(self.load_all(machine_class))
-            if not differences(one.provenance, provenance) and not one.published
+            baseline
+            for baseline in reversed(self.load_all(machine_class))
+            if not differences(baseline.provenance, provenance) and not baseline.published
         ]
         name = measurement.metric.name
-        same = (one for one in files if name in one.metrics and _measures(one.metrics[name], measurement))
-        free = (one for one in files if name not in one.metrics)
+        same = (file for file in files if name in file.metrics and _measures(file.metrics[name], measurement))
+        free = (file for file in files if name not in file.metrics)
         return next(same, next(free, None))
 
     def _next_path(self, machine_class: str, label: str) -> Path:
         number = max(map(_number, self.files(machine_class)), default=0) + 1
-        return self.folder(machine_class) / f"{number:04d}_{file_safe(label)}.json"
+        return self.folder(machine_class) / f"{number:04d}_{path_component(label)}.json"
 
     def _locked_file(self, path: Path) -> AbstractContextManager[None]:
         """The lock over a file that must be there: an edit makes no folders."""
@@ -206,7 +207,7 @@ class Store:
 
 def _load_in_place(path: Path) -> Baseline:
     baseline = load(path)
-    if file_safe(baseline.machine_class) != path.parent.name:
+    if path_component(baseline.machine_class) != path.parent.name:
         raise BadInput(
             f"{path}: /decodegate/machine_class: {baseline.machine_class!r} lies in the folder of another "
             "class, and baselines never cross machine classes; move the file back where it came from"
@@ -235,7 +236,9 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
 def _holds_session(baseline: Baseline, other: Baseline) -> bool:
     """Whether a metric of both has a session of one id in both."""
     pairs = ((baseline.metrics[name], stored) for name, stored in other.metrics.items() if name in baseline.metrics)
-    return any({one.id for one in mine.sessions} & {one.id for one in its.sessions} for mine, its in pairs)
+    return any(
+        {session.id for session in mine.sessions} & {session.id for session in its.sessions} for mine, its in pairs
+    )
 
 
 def _measures(stored: StoredMetric, measurement: Measurement) -> bool:
@@ -246,11 +249,11 @@ def _measures(stored: StoredMetric, measurement: Measurement) -> bool:
 def _with_session(baseline: Baseline, metric: Metric, session: Session) -> Baseline:
     """`baseline` with `session` of `metric` in the place of an earlier one of the same id, else at the end."""
     stored = baseline.metrics.get(metric.name)
-    sessions = {one.id: one for one in stored.sessions} if stored else {}
+    sessions = {earlier.id: earlier for earlier in stored.sessions} if stored else {}
     merged = StoredMetric(metric, (*(sessions | {session.id: session}).values(),), stored.accepted if stored else None)
     recorded = replace(baseline, metrics={**baseline.metrics, metric.name: merged})
     band = new_band(stored, metric.tolerance)
-    return recorded if band is None else _logged(recorded, RECORDER, band, f"recorded so in session {session.id}")
+    return recorded if band is None else _logged(recorded, RECORDING, band, f"recorded so in session {session.id}")
 
 
 def _logged(baseline: Baseline, who: str, what: str, why: str) -> Baseline:

@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..gate.text.quantity import format_percent, format_value
 
 if TYPE_CHECKING:
-    from ..baseline.history import Point, Series
+    from ..baseline.history import Series, SeriesPoint
     from ..baseline.store import Store
     from ..gate.stats.changepoints import Newest
     from ..metric import Json
@@ -102,7 +102,7 @@ def _rows(one: Series, points: Sequence[int], letters: str) -> Iterator[tuple[st
         )
 
 
-def _letters(points: Sequence[Point]) -> str:
+def _letters(points: Sequence[SeriesPoint]) -> str:
     """One letter a file, in the order in which files come up."""
     files = dict.fromkeys(point.baseline.path for point in points)
     letter = {path: string.ascii_letters[index % len(string.ascii_letters)] for index, path in enumerate(files)}
@@ -167,7 +167,7 @@ def _newest_json(last: Newest) -> Json:
     }
 
 
-def _point_json(point: Point) -> Json:
+def _point_json(point: SeriesPoint) -> Json:
     return {
         "id": point.session.id,
         "recorded": point.session.recorded,

@@ -1,4 +1,4 @@
-"""One torchrun under its guard: how it is started, what it says, how it is stopped."""
+"""The torchrun of one node, under its guard: started, read and stopped."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ class Agent:
         return self._process.poll() is not None and self._process.returncode < 0
 
     def summary(self) -> str:
-        """What torchrun itself says of the failure, without its Python traceback; else the end of its log."""
+        """The failure as torchrun itself reports it, without its Python traceback; else the end of its log."""
         text = logs.tail(self._log, logs.LIMIT_BYTES)
-        _, found, account = text.rpartition("ChildFailedError:")
+        _, found, report = text.rpartition("ChildFailedError:")
         if found:
-            return account.strip()
+            return report.strip()
         if self._guard_was_killed:
             name = processes.describe_exit(self._process.returncode)
             return f"the guard of torchrun (pid {self._process.pid}) was killed by {name}"
@@ -122,7 +122,7 @@ class Agent:
         return {int(rank): int(code) for rank, code in _EXIT.findall(self.summary())}
 
     def explain_start(self) -> str:
-        """Why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
+        """Reasons why no rank came up: a hint, the end of torchrun's log and of each rank's stderr."""
         lines = [f"torchrun reports:\n{self.summary() or '(nothing)'}"]
         lines += [f"end of stderr of local rank {name}:\n{text}" for name, text in self._tails().items() if text]
         return "\n".join(filter(None, [self.hint(), *lines]))

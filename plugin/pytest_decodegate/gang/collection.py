@@ -1,4 +1,4 @@
-"""One call under way: sent to every rank and answered by every rank, watched at once, until one cannot any more."""
+"""A call under way: sent to all ranks, and its answers collected until all are in or a rank cannot give one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Collection:
-    """What is known of task `task`: `replies` by rank, `silent` ranks, and those that are `gone`.
+    """The answers to the call `task` so far: `replies` by rank, `silent` ranks, and those that are `gone`.
 
     given_up: why nobody waits for the answers, None while somebody does.
     """
@@ -43,7 +43,7 @@ class Collection:
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """What was raised, by rank."""
+        """The exceptions that ranks raised, by rank."""
         return {rank: reply.failure for rank, reply in self.replies.items() if reply.failure}
 
     def deliver(self, frame: bytes) -> None:

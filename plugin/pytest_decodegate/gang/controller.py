@@ -11,10 +11,10 @@ from typing import Any, NoReturn, Self
 from ..errors import DecodegateError, GangError, RankRaised
 from ..process import processes
 from . import exit_reasons, logs, protocol, worker
+from .agents import Agents
 from .collection import Collection, OnNote
 from .diagnosis import diagnose
-from .exit_reasons import Roster
-from .launch import Launch
+from .exit_reasons import RankNames
 from .logs import Marks
 from .options import GangOptions as GangOptions
 from .protocol import Bye, Hello
@@ -59,7 +59,7 @@ class Gang:
         self._ranks: dict[int, Rank] = {}
         self._log_dirs: dict[int, str] = {}
         self._hellos: dict[int, Hello] = {}
-        self._launch: Launch | None = None
+        self._agents: Agents | None = None
         self._oom_kills = 0
         self._ready = False
         self._closed = False
@@ -79,7 +79,7 @@ class Gang:
     @property
     def alive(self) -> bool:
         """Whether it can take a call: all ranks are up and stay, and torchrun runs."""
-        if not self._in_service or self._launch is None or not self._launch.running:
+        if not self._in_service or self._agents is None or not self._agents.running:
             return False
 
         return not any(rank.ended for rank in self._ranks.values())
@@ -91,28 +91,28 @@ class Gang:
 
     @property
     def hellos(self) -> Mapping[int, Hello]:
-        """Who the ranks are, by rank; readable after the gang has ended."""
+        """The first frame of each rank: who and where it is; readable after the gang has ended."""
         return self._hellos
 
     def spawn(self) -> None:
         """Start torchrun and return at once, so that several gangs can start together. Raises BadInput."""
         self._oom_kills = processes.oom_kills()
-        self._launch = Launch(self.world_size, self.options, self.name)
+        self._agents = Agents(self.world_size, self.options, self.name)
 
     def connect(self, on_wait: Callable[[str], None] | None = None) -> None:
         """Wait until every rank has connected, then let them join their process group and return at once.
 
         Several gangs so import torch together. on_wait is told once a second; errors as ready().
         """
-        if self._launch is None:
+        if self._agents is None:
             self.spawn()
-        assert self._launch is not None
+        assert self._agents is not None
         with self._ended_by_errors():
-            self._launch.muster(self._ranks, on_wait or (lambda _: None))
+            self._agents.admit_ranks(self._ranks, on_wait or (lambda _: None))
             self._hellos = {name: self._ranks[name].hello for name in sorted(self._ranks)}
             self._log_dirs = {name: hello.log_dir for name, hello in self._hellos.items()}
             self._ready = True
-            seconds = max(1.0, self._launch.seconds_left)
+            seconds = max(1.0, self._agents.seconds_left)
             self._joining = self.submit(
                 worker.init_process_group, self.options.collective_seconds, deadline_seconds=seconds
             )
@@ -183,10 +183,10 @@ class Gang:
             self.run(worker.check_health, self._task, deadline_seconds=HEALTH_SECONDS)
         except GangError as error:
             # What broke the gang is not the check.
-            found = type(error)(exit_reasons.after(str(error), doubt), cause=error.cause, about=error.about)
-            self._fail(found)
-            self.cause = found
-            raise found from None
+            explained = type(error)(exit_reasons.after(str(error), doubt), cause=error.cause, about=error.about)
+            self._fail(explained)
+            self.cause = explained
+            raise explained from None
 
     def _result(self, collection: Collection, on_note: OnNote | None) -> list[Any]:
         self._collect(collection, on_note)
@@ -218,9 +218,9 @@ class Gang:
         return True
 
     def _diagnose(self, collection: Collection) -> GangError:
-        assert self._launch is not None
+        assert self._agents is not None
         grace_seconds = self.options.grace_seconds
-        return diagnose(collection, self._ranks, self._launch, self._roster, grace_seconds, self._oom_kills)
+        return diagnose(collection, self._ranks, self._agents, self._rank_names, grace_seconds, self._oom_kills)
 
     @contextmanager
     def _ended_by_errors(self) -> Iterator[None]:
@@ -232,19 +232,19 @@ class Gang:
             raise
 
     @property
-    def _roster(self) -> Roster:
-        return Roster(self.name, self._hellos)
+    def _rank_names(self) -> RankNames:
+        return RankNames(self.name, self._hellos)
 
     def _raise(self, collection: Collection) -> NoReturn:
         if collection.gone or collection.silent:
             raise self.cause or GangError(f"gang {self.name!r} was closed before it answered {collection.what}")
 
-        raise exit_reasons.rank_raised(collection.what, collection.failures, self._roster)
+        raise exit_reasons.rank_raised(collection.what, collection.failures, self._rank_names)
 
     def _raise_skip(self, what: str, skips: Mapping[int, str]) -> NoReturn:
         others = sorted(set(range(self.world_size)) - set(skips))
         if others:
-            raise RankRaised(exit_reasons.disagreed(what, skips, others, self._roster))
+            raise RankRaised(exit_reasons.disagreed(what, skips, others, self._rank_names))
 
         import pytest
 
@@ -256,8 +256,8 @@ class Gang:
             return protocol.load(value)
         except Exception as error:
             raise RankRaised(
-                f"{self._roster.rank(name)} returned a value that cannot be unpickled here ({type(error).__name__}: "
-                f"{error}); return numbers, strings and lists"
+                f"{self._rank_names.rank(name)} returned a value that cannot be unpickled here ("
+                f"{type(error).__name__}: {error}); return numbers, strings and lists"
             ) from error
 
     def _fail(self, error: BaseException) -> None:
@@ -266,7 +266,7 @@ class Gang:
         self._end()
 
     def marks(self) -> Marks:
-        """Where the output of every rank ends now; works after the gang has ended, too."""
+        """Marks at the end of every rank's output now; works after the gang has ended, too."""
         return logs.marks(self._log_dirs)
 
     def output_since(self, marks: Marks) -> list[tuple[int, str, str]]:
@@ -331,12 +331,12 @@ class Gang:
         self._busy = None
         for rank in self._ranks.values():
             rank.kill()
-        if self._launch is not None:
-            self._launch.terminate()
+        if self._agents is not None:
+            self._agents.terminate()
 
     def _end(self) -> None:
         self._kill()
-        if self._launch is not None:
-            self._launch.stop()
+        if self._agents is not None:
+            self._agents.stop()
         for rank in self._ranks.values():
             rank.close()

@@ -1,4 +1,4 @@
-"""Why a call failed for good: looks at the ranks before they are killed, and says it as an error."""
+"""The error of a call that failed for good, from a look at its ranks before they are killed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..cause import Cause, cause_of_text, last_exception
 from ..errors import GangError, RankDied, RankHung
 from ..process import processes
 from . import exit_reasons, logs
+from .agents import Agents
 from .collection import Collection
-from .exit_reasons import Roster
-from .launch import Launch
+from .exit_reasons import RankNames
 from .rank import Rank
 
 SUMMARY_SECONDS = 3.0
@@ -24,8 +24,8 @@ BRIEF_SUMMARY_SECONDS = 0.7
 def diagnose(
     collection: Collection,
     ranks: Mapping[int, Rank],
-    launch: Launch,
-    roster: Roster,
+    agents: Agents,
+    names: RankNames,
     grace_seconds: float,
     oom_kills: int,
 ) -> GangError:
@@ -34,20 +34,20 @@ def diagnose(
     oom_kills: of this machine when the ranks started, to see whether it has killed since.
     """
     if collection.gone:
-        return _died(collection, ranks, launch, roster, oom_kills)
+        return _died(collection, ranks, agents, names, oom_kills)
 
     silent = {name: ranks[name] for name in collection.silent}
     stacks = _stacks(silent)
     if collection.failures:
-        waiting = exit_reasons.waiting(list(silent), grace_seconds, stacks, roster)
-        return exit_reasons.rank_raised(collection.what, collection.failures, roster, f"\n\n{waiting}")
+        waiting = exit_reasons.waiting(list(silent), grace_seconds, stacks, names)
+        return exit_reasons.rank_raised(collection.what, collection.failures, names, f"\n\n{waiting}")
 
     if collection.given_up is not None:
-        text = exit_reasons.dropped(roster.gang, collection.what, grace_seconds, collection.given_up)
+        text = exit_reasons.dropped(names.gang, collection.what, grace_seconds, collection.given_up)
         return GangError(text, cause=collection.given_up.cause)
 
     heard = [rank.last_heard() for rank in silent.values()]
-    text = exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, roster)
+    text = exit_reasons.hung(collection.what, collection.seconds, list(silent), heard, stacks, names)
     return RankHung(text, about=collection.what)
 
 
@@ -63,25 +63,25 @@ def _stacks(silent: Mapping[int, Rank]) -> str:
 
 
 def _died(
-    collection: Collection, ranks: Mapping[int, Rank], launch: Launch, roster: Roster, oom_kills: int
+    collection: Collection, ranks: Mapping[int, Rank], agents: Agents, names: RankNames, oom_kills: int
 ) -> RankDied:
     # At once: an exit code can be read only until torchrun has reaped the rank.
     seen = {name: code for name, rank in ranks.items() if (code := rank.exit_code()) is not None}
-    launch.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
-    codes = {**launch.exit_codes(), **seen}
+    agents.wait(SUMMARY_SECONDS if set(collection.gone) - set(seen) else BRIEF_SUMMARY_SECONDS)
+    codes = {**agents.exit_codes(), **seen}
     gone = {name: ranks[name] for name in sorted({*collection.gone, *seen})}
     died = {name: codes.get(name) for name in gone}
     kills = processes.oom_kills() - oom_kills
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
-    summary = launch.summary()
-    reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
+    summary = agents.summary()
+    reports = [exit_reasons.raised(collection.what, collection.failures, names)] if collection.failures else []
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
     reports += [f"torchrun reports:\n{summary}"] if summary else []
     written = "\n".join([*ends.values(), summary])
     why = last_exception(written)
     return RankDied(
-        exit_reasons.died(collection.what, died, kills, reports, roster),
+        exit_reasons.died(collection.what, died, kills, reports, names),
         cause=_cause_of_death(collection, kills, written),
         about=why or exit_reasons.ends(died),
         why=why,

@@ -1,4 +1,4 @@
-"""The text of what went wrong with the ranks: what, to whom, why probably, what to do. Pure."""
+"""Texts of what went wrong with ranks: what, to whom, why probably, what to do. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .protocol import Failure, Hello
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """How the ranks of gang `gang` are called: with its name, for several gangs have a rank 1."""
+class RankNames:
+    """Names of the ranks of gang `gang` in messages: with the gang's, for several gangs have a rank 1."""
 
     gang: str
     hellos: Mapping[int, Hello]
@@ -74,18 +74,18 @@ def cause(failures: Mapping[int, Failure]) -> Cause:
     return Cause.OUT_OF_MEMORY if Cause.OUT_OF_MEMORY in known else failures[_earliest(failures)].cause
 
 
-def rank_raised(what: str, failures: Mapping[int, Failure], roster: Roster, more: str = "") -> RankRaised:
+def rank_raised(what: str, failures: Mapping[int, Failure], names: RankNames, more: str = "") -> RankRaised:
     """The error of ranks that raised, the earliest first; `more` follows its text."""
     first = failures[_earliest(failures)]
     about = f"{first.type}: {without_numbers(first.message)}"
-    return RankRaised(f"{raised(what, failures, roster)}{more}", cause=cause(failures), about=about)
+    return RankRaised(f"{raised(what, failures, names)}{more}", cause=cause(failures), about=about)
 
 
-def raised(what: str, failures: Mapping[int, Failure], roster: Roster) -> str:
+def raised(what: str, failures: Mapping[int, Failure], names: RankNames) -> str:
     """Ranks raised: the earliest is the cause, the others are listed."""
     first = _earliest(failures)
     cause = failures[first]
-    lines = [f"{roster.rank(first)} raised {cause.type} in {what}: {cause.message}"]
+    lines = [f"{names.rank(first)} raised {cause.type} in {what}: {cause.message}"]
     lines += [
         f"rank {rank} raised too, {failure.at - cause.at:.3f} s later: {failure.type}: {failure.message}"
         for rank, failure in sorted(failures.items())
@@ -97,9 +97,9 @@ def raised(what: str, failures: Mapping[int, Failure], roster: Roster) -> str:
     return "\n".join(lines)
 
 
-def waiting(silent: Sequence[int], grace_seconds: float, stacks: str, roster: Roster) -> str:
+def waiting(silent: Sequence[int], grace_seconds: float, stacks: str, names: RankNames) -> str:
     """Ranks that were still busy when others had raised."""
-    who = ", ".join(map(roster.process, silent))
+    who = ", ".join(map(names.process, silent))
     return (
         f"{who} did not answer within {grace_seconds:g} s of that, probably waiting for it in a collective, and had to "
         f"be killed; the next use needs new ranks\n{stacks}"
@@ -107,10 +107,10 @@ def waiting(silent: Sequence[int], grace_seconds: float, stacks: str, roster: Ro
 
 
 def hung(
-    what: str, seconds: float, silent: Sequence[int], last_heard: Sequence[str], stacks: str, roster: Roster
+    what: str, seconds: float, silent: Sequence[int], last_heard: Sequence[str], stacks: str, names: RankNames
 ) -> str:
     """Ranks stayed silent past the deadline."""
-    who = ", ".join(map(roster.process, silent))
+    who = ", ".join(map(names.process, silent))
     what_to_do = "give a longer deadline if the work is that long"
     first = f"{who} did not answer {what} within {seconds:g} s and had to be killed; {what_to_do}"
     return "\n".join([first, *last_heard, stacks])
@@ -135,10 +135,10 @@ def ends(gone: Mapping[int, int | None]) -> str:
     return ", ".join(sorted(known))
 
 
-def died(what: str, gone: Mapping[int, int | None], oom_kills: int, reports: Sequence[str], roster: Roster) -> str:
+def died(what: str, gone: Mapping[int, int | None], oom_kills: int, reports: Sequence[str], names: RankNames) -> str:
     """Ranks (rank: exit code) ended without an answer; `reports` are what torchrun and their stderr say."""
     who = "; ".join(
-        f"{roster.process(rank)} died ({'cause unknown' if code is None else processes.describe_exit(code)})"
+        f"{names.process(rank)} died ({'cause unknown' if code is None else processes.describe_exit(code)})"
         for rank, code in sorted(gone.items())
     )
     hint = ""
@@ -150,9 +150,9 @@ def died(what: str, gone: Mapping[int, int | None], oom_kills: int, reports: Seq
     return "\n".join([f"{who} in {what}{hint}", *reports])
 
 
-def disagreed(what: str, skips: Mapping[int, str], others: Sequence[int], roster: Roster) -> str:
+def disagreed(what: str, skips: Mapping[int, str], others: Sequence[int], names: RankNames) -> str:
     """Some ranks skipped and some did not."""
-    reasons = ", ".join(f"{roster.rank(rank)} ({reason!r})" for rank, reason in sorted(skips.items()))
+    reasons = ", ".join(f"{names.rank(rank)} ({reason!r})" for rank, reason in sorted(skips.items()))
     return (
         f"{reasons} skipped {what} but {ranks_text(others)} did not: ranks must agree; decide in a fixture, before any "
         "rank runs"
@@ -160,7 +160,7 @@ def disagreed(what: str, skips: Mapping[int, str], others: Sequence[int], roster
 
 
 def strangers(refused: int) -> list[str]:
-    """Who else connected while ranks were waited for, if anybody did."""
+    """A line on peers without the key that connected while ranks were waited for; [] if there were none."""
     if not refused:
         return []
 

@@ -1,4 +1,4 @@
-"""Whether the GPUs still work after ranks hung or died: a fresh process on each makes a context, allocates and copies.
+"""Health of the GPUs after ranks hung or died: a fresh process on each makes a context, allocates and copies.
 
 A wedged GPU takes the next ranks down the same way, one deadline after the other; so it is asked once, with a time
 limit, before anything else is tried on it.
@@ -39,8 +39,8 @@ DOUBTFUL: Final = frozenset({Cause.DEVICE, Cause.HANG, Cause.CRASH})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A GPU to probe: its UUID, and how sentences call it."""
+class ProbedGpu:
+    """A GPU that is probed: its UUID, and the name that sentences use."""
 
     uuid: str
     label: str
@@ -53,16 +53,16 @@ def is_doubtful(error: BaseException) -> bool:
 
 
 class Health:
-    """The health of `places` in one session: asked after doubt, and once sick, sick until the session ends.
+    """The health of `gpus` in one session: asked after doubt, and once sick, sick until the session ends.
 
     options: of ranks; their Python runs the probes, and their log_root takes what these write. holders: who uses a GPU,
     by UUID, in words.
     """
 
     def __init__(
-        self, places: Sequence[Place], options: Callable[[], GangOptions], holders: Callable[[str], str]
+        self, gpus: Sequence[ProbedGpu], options: Callable[[], GangOptions], holders: Callable[[str], str]
     ) -> None:
-        self._places = tuple(places)
+        self._gpus = tuple(gpus)
         self._options = options
         self._holders = holders
         self._doubt: str | None = None
@@ -70,7 +70,7 @@ class Health:
 
     def doubt(self, error: BaseException) -> None:
         """Remember that `error` makes the GPUs doubtful, if it does; nothing is probed yet."""
-        if self._places and is_doubtful(error):
+        if self._gpus and is_doubtful(error):
             self._doubt = exit_reasons.in_brief(error)
 
     def sick(self, make_room: Callable[[], object]) -> tuple[str, ...]:
@@ -91,36 +91,36 @@ class Health:
             return [f"the GPUs cannot be used: {error}"]
 
         options, deadline = self._options(), time.monotonic() + PROBE_SECONDS
-        probes = [(place, _Probe(place, options)) for place in self._places]
-        problems = [(place, probe.problem(deadline)) for place, probe in probes]
+        probes = [(gpu, _Probe(gpu, options)) for gpu in self._gpus]
+        problems = [(gpu, probe.problem(deadline)) for gpu, probe in probes]
         for _, probe in probes:  # after all were told to end: what sits in the driver takes its seconds
             probe.end()
 
-        return [self._told(place, problem) for place, problem in problems if problem is not None]
+        return [self._sentence(gpu, problem) for gpu, problem in problems if problem is not None]
 
-    def _told(self, place: Place, problem: str) -> str:
+    def _sentence(self, gpu: ProbedGpu, problem: str) -> str:
         return (
-            f"{place.label} does not work any more: {problem}; it is held by {self._holders(place.uuid)}: end that, or "
-            f"reset the GPU (`nvidia-smi --gpu-reset -i {place.uuid}`), or reboot, before anything is measured on it"
+            f"{gpu.label} does not work any more: {problem}; it is held by {self._holders(gpu.uuid)}: end that, or "
+            f"reset the GPU (`nvidia-smi --gpu-reset -i {gpu.uuid}`), or reboot, before anything is measured on it"
         )
 
 
 class _Probe:
     """One fresh process on one GPU, under a guard of its own."""
 
-    def __init__(self, place: Place, options: GangOptions) -> None:
+    def __init__(self, gpu: ProbedGpu, options: GangOptions) -> None:
         options.log_root.mkdir(parents=True, exist_ok=True)
-        self._log = options.log_root / f"probe-{place.uuid.replace('/', '-')}.log"
+        self._log = options.log_root / f"probe-{gpu.uuid.replace('/', '-')}.log"
         with self._log.open("wb") as log:
             self._process = guarded(
                 [options.python, "-c", PROBE],
-                env={**processes.scrubbed(os.environ), **options.env, "CUDA_VISIBLE_DEVICES": place.uuid},
+                env={**processes.scrubbed(os.environ), **options.env, "CUDA_VISIBLE_DEVICES": gpu.uuid},
                 stdout=log,
                 grace_seconds=GUARD_GRACE_SECONDS,
             )
 
     def problem(self, deadline: float) -> str | None:
-        """What is wrong, or None; waits until `deadline` (monotonic), then tells the process to end."""
+        """The problem of this GPU, or None; waits until `deadline` (monotonic), then tells the process to end."""
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What the ranks wrote: marks, deltas, and stacks worth reading."""
+"""Logs of the ranks: marks in them, what was written since a mark, and the stacks that ranks dumped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tail(path: Path, limit_bytes: int = 2_000) -> str:
 
 
 def marks(log_dirs: Mapping[int, str]) -> Marks:
-    """Where every stream of every rank ends now."""
+    """Marks at the end of every stream of every rank now."""
     return {(rank, stream): size(_log(log_dirs[rank], stream)) for rank in log_dirs for stream in STREAMS}
 
 

@@ -1,4 +1,4 @@
-"""How a gang is started and how long everything may take."""
+"""Options of a gang: its Python, environment, nodes, and how long everything may take."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Nodes:
     def for_gang(self, number: int) -> Nodes:
         """The same nodes for the `number`-th gang, from 1: gangs that live at once each meet at a port of their own.
 
-        0 is the gang that asks NCCL (see naming).
+        0 is the gang that asks NCCL (see measure/nccl_identity.py).
         """
         host, _, port = self.rdzv_endpoint.rpartition(":")
         return replace(self, rdzv_endpoint=f"{host}:{int(port) + number - 1}")
@@ -62,7 +62,7 @@ def on_node(start: str, command: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class GangOptions:
-    """One stack's ranks.
+    """Options of the ranks of one stack.
 
     log_root: the gang makes a folder of its own in it, and leaves it there.
     python: the ranks' Python executable, which must have torch; not necessarily pytest's.

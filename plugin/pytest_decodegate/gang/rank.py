@@ -63,7 +63,7 @@ class Rank:
         return processes.exit_code(self.hello.pid) if self.local else None
 
     def stop_reason(self) -> str | None:
-        """Why its process cannot write its stack, as far as the kernel can tell."""
+        """The reason why its process cannot write its stack, as far as the kernel can tell; None if there is none."""
         return processes.stop_reason(self.hello.pid) if self.local else None
 
     def ask_for_stacks(self) -> None:

@@ -1,4 +1,4 @@
-"""One rank: started by torchrun, runs what the controller sends until it says goodbye or hangs up.
+"""The process of a rank: started by torchrun, runs what the controller sends until it says goodbye or hangs up.
 
 Imports only the standard library: the rank may run under another Python than pytest, and torch is loaded by the first
 call that needs it.

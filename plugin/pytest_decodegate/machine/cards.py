@@ -1,4 +1,4 @@
-"""Which cards a machine holds: a swapped card is another machine, even where its name is the same."""
+"""The cards of a machine: a swapped card is another machine, even where its name is the same."""
 
 from __future__ import annotations
 

@@ -62,14 +62,16 @@ def clock_shift(base: Iterable[Mapping[str, Json]], new: Iterable[Mapping[str, J
     old = _sustained(base)
     young = _sustained(new) if old else {}
     shifts = [
-        ClockShift(gpu, old[gpu].mhz, young[gpu].mhz, capped=min(old[gpu], young[gpu], key=lambda one: one.mhz).capped)
+        ClockShift(
+            gpu, old[gpu].mhz, young[gpu].mhz, capped=min(old[gpu], young[gpu], key=lambda clock: clock.mhz).capped
+        )
         for gpu in old
         if gpu in young and abs(young[gpu].mhz / old[gpu].mhz - 1) > MOST_SHIFT
     ]
     if not shifts:
         return None
 
-    worst = max(shifts, key=lambda one: abs(one.change))
+    worst = max(shifts, key=lambda shift: abs(shift.change))
     return ClockShift(worst.gpu, worst.base_mhz, worst.new_mhz, len(shifts) - 1, worst.capped)
 
 
@@ -82,7 +84,7 @@ def _sustained(sessions: Iterable[Mapping[str, Json]]) -> dict[int, _Clock]:
                 found.setdefault(gpu, []).append(clock)
 
     return {
-        gpu: _Clock(median(one.mhz for one in clocks), any(one.capped for one in clocks))
+        gpu: _Clock(median(clock.mhz for clock in clocks), any(clock.capped for clock in clocks))
         for gpu, clocks in found.items()
     }
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..errors import BadInput
 from ..metric import Json
 from .nvml import Query
+from .pcie import Slot, link, pci_address
 
 _COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -87,6 +88,12 @@ class Gpu:
         """The name without what drivers add and drop: "NVIDIA H200", "H200" -> "H200"; "Tesla V100" -> "V100"."""
         return re.sub(r"^(NVIDIA\s+)?(Tesla\s+)?", "", self.name.strip(), flags=re.IGNORECASE)
 
+    @property
+    def slot(self) -> Slot:
+        """The slot of the card, and the most that card and slot can do together."""
+        most = link(self.machine.get("pcie_gen_max"), self.machine.get("pcie_width_max"))
+        return Slot(self.index, pci_address(self.bus_id), most)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -131,7 +138,7 @@ class Survey:
         return chosen
 
     def why_none(self) -> str:
-        """Why nothing is visible, for the sentence of a skipped test."""
+        """The reason why nothing is visible, for the sentence of a skipped test."""
         if not self.devices:
             return "NVML sees no GPU"
 
@@ -161,10 +168,10 @@ class Survey:
         pairs = list(itertools.combinations(devices, 2))
         if not pairs:
             return None
-        if all(self._nvlinked(one, other) for one, other in pairs):
+        if all(self._nvlinked(*pair) for pair in pairs):
             return "NVLink"
 
-        ways = [self._query(one)("nvmlDeviceGetTopologyCommonAncestor", other.handle) for one, other in pairs]
+        ways = [self._query(first)("nvmlDeviceGetTopologyCommonAncestor", second.handle) for first, second in pairs]
         longest = max((way for way in ways if way is not None), default=None)
         return f"PCIe-{ANCESTORS.get(longest, longest)}" if longest is not None else "PCIe"
 
@@ -197,19 +204,19 @@ class Survey:
 
     def _active_nvlinks(self, device: Device) -> int:
         active = 0
-        for link in range(self.nvml.NVML_NVLINK_MAX_LINKS):
+        for number in range(self.nvml.NVML_NVLINK_MAX_LINKS):
             try:
-                active += self.nvml.nvmlDeviceGetNvLinkState(device.handle, link)
+                active += self.nvml.nvmlDeviceGetNvLinkState(device.handle, number)
             except self.nvml.NVMLError:
                 # Past the last link, or a GPU without NVLink: drivers use different codes for both.
                 break
 
         return active
 
-    def _nvlinked(self, one: Device, other: Device) -> bool:
-        status = self._query(one)("nvmlDeviceGetP2PStatus", other.handle, self.nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    def _nvlinked(self, first: Device, second: Device) -> bool:
+        status = self._query(first)("nvmlDeviceGetP2PStatus", second.handle, self.nvml.NVML_P2P_CAPS_INDEX_NVLINK)
         if status is None:
-            return bool(self._active_nvlinks(one) and self._active_nvlinks(other))
+            return bool(self._active_nvlinks(first) and self._active_nvlinks(second))
 
         return bool(status == self.nvml.NVML_P2P_STATUS_OK)
 

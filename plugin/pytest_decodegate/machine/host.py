@@ -15,7 +15,7 @@ _NOISE = re.compile(r"\((?:R|TM|C)\)|@.*|\bCPU\b|\bProcessor\b|\b\d+-Core\b|\bwi
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the machine is apart from its GPUs.
+    """The machine apart from its GPUs.
 
     machine: must match between two runs. kernel: an upgrade may change it. telemetry: reported only.
     """
@@ -64,9 +64,9 @@ def short_cpu(model: str) -> str:
     return file_safe(_NOISE.sub(" ", model)) or "unknown"
 
 
-def file_safe(name: str) -> str:
-    """`name` with everything but letters, digits, dots and underscores folded into single dashes."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")
+def file_safe(name: str, kept: str = "._") -> str:
+    """`name` with everything but letters, digits and the marks `kept` folded into single dashes; never hidden."""
+    return re.sub(rf"[^A-Za-z0-9{re.escape(kept)}]+", "-", name).strip("-.")
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What NCCL says of itself with NCCL_DEBUG=INFO: version, ranks, transports, and how each collective was issued.
+"""NCCL's log under NCCL_DEBUG=INFO: version, ranks, transports, and how each collective was issued.
 
 Read from NCCL's own words and never from a kernel's name: 2.31 renamed its kernels, and before it a name did not prove
 the protocol. Formats are those of NCCL's sources from 2.21 to 2.31; a line that is none of them is left out.
@@ -45,7 +45,7 @@ _COPIED: Final = re.compile(r"(?P<function>\w+) \[(?:Copy Engine|Hierarchical CE
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class NcclCall:
     """One collective as NCCL issued it.
 
     function: "AllReduce", "" where NCCL does not say. bytes: of the message as NCCL counts it (per rank for AllGather).
@@ -62,7 +62,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """What the logs of all ranks say together; empty parts were not said.
+    """The content of the logs of all ranks together; parts that NCCL did not write are empty.
 
     versions: of every copy of NCCL that spoke. nranks: of the communicators that came up. transports: "P2P/CUMEM",
     "SHM/direct", "NET/Socket". channels: of the last communicator (collectives, nvls, p2p, p2p_per_peer).
@@ -73,7 +73,7 @@ class NcclLog:
     nranks: tuple[int, ...]
     transports: tuple[str, ...]
     channels: dict[str, Json]
-    issued: tuple[Issued, ...]
+    issued: tuple[NcclCall, ...]
 
 
 def read_nccl_log(text: str) -> NcclLog:
@@ -85,11 +85,11 @@ def read_nccl_log(text: str) -> NcclLog:
         nranks=tuple(sorted({int(match[1]) for match in _all(_COMPLETE, messages)})),
         transports=tuple(sorted({match[1] for match in _all(_VIA, messages)})),
         channels=dict[str, Json](channels[-1]) if channels else {},
-        issued=tuple(one for message in messages if (one := _issued(message)) is not None),
+        issued=tuple(call for message in messages if (call := _call(message)) is not None),
     )
 
 
-def contract(issued: Iterable[Issued]) -> dict[str, Json]:
+def contract(issued: Iterable[NcclCall]) -> dict[str, Json]:
     """nccl_algorithm, nccl_protocol and nccl_channels of the collective that moved most bytes; {} without any.
 
     A workload's own collective comes once for each call of its burst; barriers and what a check exchanges are small.
@@ -99,13 +99,13 @@ def contract(issued: Iterable[Issued]) -> dict[str, Json]:
     if not known:
         return {}
 
-    sizes = Counter((one.function, one.bytes) for one in known)
+    sizes = Counter((call.function, call.bytes) for call in known)
     most = max(sizes, key=lambda size: sizes[size] * size[1])
-    chosen = [one for one in known if (one.function, one.bytes) == most]
-    channels = sorted({one.channels for one in chosen if one.channels is not None})
+    chosen = [call for call in known if (call.function, call.bytes) == most]
+    channels = sorted({call.channels for call in chosen if call.channels is not None})
     fields: dict[str, Json] = {
-        "nccl_algorithm": "+".join(sorted({one.algorithm for one in chosen})),
-        "nccl_protocol": "+".join(sorted({one.protocol for one in chosen})),
+        "nccl_algorithm": "+".join(sorted({call.algorithm for call in chosen})),
+        "nccl_protocol": "+".join(sorted({call.protocol for call in chosen})),
     }
     if channels:
         fields["nccl_channels"] = channels[0] if len(channels) == 1 else "+".join(map(str, channels))
@@ -129,15 +129,15 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _issued(message: str) -> Issued | None:
+def _call(message: str) -> NcclCall | None:
     if match := _TUNED.match(message):
         channels = None if match["low"] is None else int(match["high"]) - int(match["low"]) + 1
         algorithm, protocol = _named(match["algorithm"], _ALGORITHMS), _named(match["protocol"], _PROTOCOLS)
-        return Issued(match["function"] or "", int(match["bytes"]), algorithm, protocol, channels)
+        return NcclCall(match["function"] or "", int(match["bytes"]), algorithm, protocol, channels)
     if match := _SYMMETRIC.match(message):
-        return Issued(match["function"], int(match["bytes"]), "SYMMETRIC", match["kernel"], int(match["channels"]))
+        return NcclCall(match["function"], int(match["bytes"]), "SYMMETRIC", match["kernel"], int(match["channels"]))
     if match := _COPIED.match(message):
-        return Issued(match["function"], int(match["bytes"]), "COPY_ENGINE", "none", None)
+        return NcclCall(match["function"], int(match["bytes"]), "COPY_ENGINE", "none", None)
 
     return None
 

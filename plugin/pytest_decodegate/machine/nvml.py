@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..errors import DecodegateError
+from ..process.processes import program_name
 from .pcie import PcieLink, link
 
 MIB: Final = 1024 * 1024
@@ -28,8 +29,8 @@ REASONS: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One look at one GPU; None is a sensor that this GPU does not have."""
+class GpuReading:
+    """Readings of one GPU at one moment; None is a sensor that this GPU does not have."""
 
     sm_clock_mhz: int | None
     memory_clock_mhz: int | None
@@ -40,7 +41,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process that holds a compute context on a GPU; its memory is None where NVML may not see it."""
 
     pid: int
@@ -53,16 +54,16 @@ class Process:
 
 
 class Sensor(Protocol):
-    """What the watch asks of a GPU, by UUID. The clock and the device behind it can be faked."""
+    """The interface of a GPU to the watch, by UUID; tests put a double in its place."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What NVML refused to say so far, other than "not supported", once each."""
+        """Questions that NVML refused to answer so far, other than "not supported", once each."""
 
-    def sample(self, uuid: str) -> Sample:
+    def sample(self, uuid: str) -> GpuReading:
         """Clocks, temperature, power and the reasons that limit the clocks, now."""
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Compute processes on the GPU, by pid."""
 
     def used_mib(self, uuid: str) -> int:
@@ -115,7 +116,7 @@ class Query:
 
 
 class NvmlSensor:
-    """The real sensor."""
+    """The sensor that asks NVML."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -124,10 +125,10 @@ class NvmlSensor:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What NVML refused to say, in the order seen."""
+        """Questions that NVML refused to answer, in the order seen."""
         return tuple(self._problems)
 
-    def sample(self, uuid: str) -> Sample:
+    def sample(self, uuid: str) -> GpuReading:
         """Clocks in MHz, temperature in degrees Celsius, power in watts, and the PCIe link as it runs now."""
         nvml, ask = self._nvml, self._query(uuid)
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
@@ -136,7 +137,7 @@ class NvmlSensor:
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         milliwatts = ask("nvmlDeviceGetPowerUsage")
 
-        return Sample(
+        return GpuReading(
             sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
@@ -145,11 +146,11 @@ class NvmlSensor:
             pcie=link(ask("nvmlDeviceGetCurrPcieLinkGeneration"), ask("nvmlDeviceGetCurrPcieLinkWidth")),
         )
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Compute processes by pid; a name that NVML will not tell is read from /proc."""
         found = self._query(uuid)("nvmlDeviceGetComputeRunningProcesses") or []
         return tuple(
-            Process(each.pid, self._name(each.pid), _mib(each.usedGpuMemory))
+            GpuProcess(each.pid, self._name(each.pid), _mib(each.usedGpuMemory))
             for each in sorted(found, key=lambda process: int(process.pid))
         )
 
@@ -176,11 +177,7 @@ def process_name(pid: int, ask: Callable[[int], str], refused: type[Exception]) 
     try:
         return Path(str(ask(pid))).name
     except refused:
-        pass
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "unknown"
+        return program_name(pid)
 
 
 def _mib(size_bytes: int | None) -> int | None:

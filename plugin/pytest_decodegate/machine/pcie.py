@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .gpus import Gpu
 
 LEAST_LOOKS = 3
 """Looks at a busy GPU before its link is judged: a link that has just woken up is still training."""
@@ -31,7 +27,7 @@ class PcieLink:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a card sits: its number on this machine, its address, and the most that its link can do, if known.
+    """The slot of a card: its number on this machine, its address, and the most that its link can do, if known.
 
     index: whatever CUDA_VISIBLE_DEVICES makes of it. bus_id: as the kernel writes it, "0000:65:00.0".
     """
@@ -39,12 +35,6 @@ class Slot:
     index: int
     bus_id: str
     most: PcieLink | None
-
-
-def slot_of(gpu: Gpu) -> Slot:
-    """The slot of a GPU of the fingerprint."""
-    most = link(gpu.machine.get("pcie_gen_max"), gpu.machine.get("pcie_width_max"))
-    return Slot(gpu.index, pci_address(gpu.bus_id), most)
 
 
 def pci_address(bus_id: str) -> str:
@@ -59,7 +49,7 @@ def link(generation: object, width: object) -> PcieLink | None:
 
 def reached(looks: Sequence[PcieLink]) -> PcieLink | None:
     """The fastest that was seen: an idle link falls back to generation 1, and wakes up with the load."""
-    return max(looks, key=lambda one: one.speed, default=None)
+    return max(looks, key=lambda link: link.speed, default=None)
 
 
 def slow_link(label: str, looks: Sequence[PcieLink], most: PcieLink | None) -> str | None:

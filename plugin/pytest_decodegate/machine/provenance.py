@@ -1,4 +1,4 @@
-"""Where numbers come from, as pure data: what must match, what may be declared as the change, what is only reported."""
+"""The provenance of numbers, as pure data: what must match, what may be declared as the change, what is reported."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Leaf: TypeAlias = "Json | _Absent"
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a measurement comes from.
+    """The origin of a measurement, in three lists.
 
     machine: must match. stack: may be declared as the change. telemetry: reported, never compared.
     """
@@ -119,16 +119,16 @@ class Difference:
 
 
 def differences(base: Provenance, new: Provenance) -> tuple[Difference, ...]:
-    """What differs in machine, then in stack, leaf by leaf: "gpus[3].power_limit_w: 600 -> 300"."""
+    """Differences in machine, then in stack, leaf by leaf: "gpus[3].power_limit_w: 600 -> 300"."""
     return (
-        *_differ(base.machine, new.machine, _told_by_driver),
-        *_differ(base.stack, new.stack, lambda one: _can_be_declared(_component(one.field))),
+        *_differ(base.machine, new.machine, _silence_of_driver),
+        *_differ(base.stack, new.stack, lambda difference: _can_be_declared(_component(difference.field))),
     )
 
 
 def undeclared(differences: Collection[Difference], declared: Collection[str]) -> tuple[Difference, ...]:
     """The differences that `declared` (from `parse_declared`) does not name; these confound a comparison."""
-    return tuple(one for one in differences if not (one.declarable and _owner(one.field) in declared))
+    return tuple(found for found in differences if not (found.declarable and _owner(found.field) in declared))
 
 
 def parse_declared(text: str) -> frozenset[str]:
@@ -185,10 +185,10 @@ def _owner(field: str) -> str:
     return "driver" if field.startswith("gpus[") else _component(field)
 
 
-def _told_by_driver(one: Difference) -> bool:
+def _silence_of_driver(difference: Difference) -> bool:
     # What NVML can say of a GPU changes with the driver: a limit that was 600 and is now unknown is no proof of another
     # machine, and without this rule no such driver upgrade could ever be gated.
-    return one.field.startswith("gpus[") and None in (one.base, one.new)
+    return difference.field.startswith("gpus[") and None in (difference.base, difference.new)
 
 
 def _differ(
@@ -196,15 +196,15 @@ def _differ(
 ) -> Iterator[Difference]:
     old, young = dict(_leaves(base)), dict(_leaves(new))
     for field in old | young:
-        one = Difference(field, old.get(field, ABSENT), young.get(field, ABSENT), declarable=False)
-        if not _untold(one, old, young) and not _same(one.base, one.new):
-            yield replace(one, declarable=declarable(one))
+        found = Difference(field, old.get(field, ABSENT), young.get(field, ABSENT), declarable=False)
+        if not _recorded_before_asked(found, old, young) and not _same(found.base, found.new):
+            yield replace(found, declarable=declarable(found))
 
 
-def _untold(one: Difference, old: Mapping[str, Json], young: Mapping[str, Json]) -> bool:
+def _recorded_before_asked(found: Difference, old: Mapping[str, Json], young: Mapping[str, Json]) -> bool:
     """Whether one side lacks the field because it was recorded before anybody looked."""
-    sides = ((one.base, old, young), (one.new, young, old))
-    return one.field.split(".")[0] in _RECORDED_LATER and any(
+    sides = ((found.base, old, young), (found.new, young, old))
+    return found.field.split(".")[0] in _RECORDED_LATER and any(
         value is ABSENT and _TOLD_SINCE not in own and _TOLD_SINCE in other for value, own, other in sides
     )
 

@@ -1,4 +1,4 @@
-"""How the GPUs of a machine are connected, pair by pair, and to which CPUs: what a collective has to live with."""
+"""The topology of a machine: how its GPUs are connected, pair by pair, and to which CPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _P2P: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
+    """The connections of a machine's GPUs.
+
+    p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
 
     facts: of each GPU its links and the CPUs near it; of the pairs a description each, with the pairs that it fits.
     """
@@ -44,15 +46,17 @@ def read_topology(nvml: Any, devices: Sequence[Device], problems: list[str], roo
     links = {device.uuid: _links(nvml, device, problems) for device in devices}
     reads: set[str | None] = set()
     pairs: dict[str, list[str]] = {}
-    for one, other in itertools.combinations(devices, 2):
-        ask = Query(nvml, one.handle, f"GPU {one.index} and {other.index}", problems)
-        reads.add(read := _status(ask("nvmlDeviceGetP2PStatus", other.handle, _READ)))
-        write = _status(ask("nvmlDeviceGetP2PStatus", other.handle, nvml.NVML_P2P_CAPS_INDEX_WRITE))
-        count = _between(links[one.uuid], links[other.uuid], other.bus_id)
-        text = f"{_way(ask, other)}, read {read or 'unknown'}, write {write or 'unknown'}, {count} NVLinks"
-        pairs.setdefault(text, []).append(f"{one.index}-{other.index}")
+    for first, second in itertools.combinations(devices, 2):
+        ask = Query(nvml, first.handle, f"GPU {first.index} and {second.index}", problems)
+        reads.add(read := _status(ask("nvmlDeviceGetP2PStatus", second.handle, _READ)))
+        write = _status(ask("nvmlDeviceGetP2PStatus", second.handle, nvml.NVML_P2P_CAPS_INDEX_WRITE))
+        count = _between(links[first.uuid], links[second.uuid], second.bus_id)
+        text = f"{_way(ask, second)}, read {read or 'unknown'}, write {write or 'unknown'}, {count} NVLinks"
+        pairs.setdefault(text, []).append(f"{first.index}-{second.index}")
 
-    near: list[Json] = [{"gpu": one.index, **_near(one, root), **_lanes(links[one.uuid])} for one in devices]
+    near: list[Json] = [
+        {"gpu": device.index, **_near(device, root), **_lanes(links[device.uuid])} for device in devices
+    ]
     together: dict[str, Json] = {text: "all" if len(pairs) == 1 else " ".join(names) for text, names in pairs.items()}
     return Topology("; ".join(sorted(filter(None, reads))) or None, {"gpus": near, "pairs": together})
 
@@ -91,10 +95,10 @@ def _far_end(nvml: Any, ask: Query, link: int) -> str:
     return pci_address(bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id))
 
 
-def _between(one: Counter[tuple[str, int | None]], other: Counter[tuple[str, int | None]], bus_id: str) -> int:
+def _between(first: Counter[tuple[str, int | None]], second: Counter[tuple[str, int | None]], bus_id: str) -> int:
     """NVLinks that join two GPUs: direct ones, or as many as both have to the switch."""
-    direct = sum(count for (end, _), count in one.items() if end == pci_address(bus_id))
-    return direct + min(_to_switch(one), _to_switch(other))
+    direct = sum(count for (end, _), count in first.items() if end == pci_address(bus_id))
+    return direct + min(_to_switch(first), _to_switch(second))
 
 
 def _to_switch(links: Counter[tuple[str, int | None]]) -> int:

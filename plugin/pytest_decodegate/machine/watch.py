@@ -6,7 +6,6 @@ import os
 import re
 import statistics
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,9 @@ from types import MappingProxyType, TracebackType
 from typing import Final
 
 from ..cause import Cause, Finding
-from ..errors import DecodegateError
 from ..metric import Json
-from .leftover import holders
-from .nvml import Process, Sample, Sensor
+from ..process.processes import may_map
+from .nvml import GpuProcess, GpuReading, Sensor
 from .pcie import PcieLink, Slot, reached, slow_link
 
 INVALIDATING: Final = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -28,12 +26,10 @@ card works all the time, and some idle GPUs show it too."""
 STOP_SECONDS: Final = 5.0
 """A lost GPU can block a query for good; the measurement does not wait longer than this for the sampler."""
 
-POLL_SECONDS: Final = 0.05
-
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen: `invalid` holds a finding for each broken rule, `facts` everything worth reporting.
+    """The report of a watch: `invalid` holds a finding for each broken rule, `facts` everything worth reporting.
 
     notes: what a reader should know although it breaks no rule.
     """
@@ -49,18 +45,18 @@ class GpuTally:
 
     label: str
     slot: Slot | None = None
-    samples: list[Sample] = field(default_factory=list)
-    foreign: dict[int, Process] = field(default_factory=dict)
-    unverifiable: dict[int, Process] = field(default_factory=dict)
+    samples: list[GpuReading] = field(default_factory=list)
+    foreign: dict[int, GpuProcess] = field(default_factory=dict)
+    unverifiable: dict[int, GpuProcess] = field(default_factory=dict)
 
-    def add(self, sample: Sample, processes: Collection[Process], own_pids: Collection[int]) -> None:
+    def add(self, sample: GpuReading, processes: Collection[GpuProcess], own_pids: Collection[int]) -> None:
         """Count one look; `processes` that are not in `own_pids` are foreign or cannot be told."""
         self.samples.append(sample)
         for process in processes:
             if process.pid not in own_pids:
                 # In a container NVML may report pids of the host: a number that is nobody here, or somebody without
                 # CUDA, may well be one of our own ranks under its other number. That proves nothing, so it is reported.
-                strangers = self.foreign if _uses_cuda(process.pid) else self.unverifiable
+                strangers = self.foreign if may_map(process.pid, "libcuda.so") else self.unverifiable
                 strangers[process.pid] = process
 
     def invalid(self) -> tuple[Finding, ...]:
@@ -83,12 +79,12 @@ class GpuTally:
             yield Finding(text, Cause.STRANGER, f"{self.label}: {process.name}")
 
     def notes(self) -> tuple[Finding, ...]:
-        """What breaks no rule and is worth a line: a link that stayed below what it can do."""
+        """Remarks that break no rule: a link that stayed below what it can do."""
         problem = slow_link(self.label, self._links, self.slot.most if self.slot else None)
         return (Finding(problem, Cause.REMARK, self.label),) if problem else ()
 
     @property
-    def _busy(self) -> list[Sample]:
+    def _busy(self) -> list[GpuReading]:
         """Samples of a GPU at work: clock and link of an idle one say nothing about those that the work ran at."""
         return [sample for sample in self.samples if "gpu_idle" not in sample.reasons]
 
@@ -123,8 +119,8 @@ class GpuTally:
 class Watch:
     """Watches GPUs, by UUID, from `with` to the end of its block; `report` may be called after it.
 
-    own_pids: pids that belong to the measurement (see `descendants`; an attached server's belong to it too), asked at
-    each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
+    own_pids: pids that belong to the measurement (see `processes.family`; an attached server's belong to it too), asked
+    at each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
     slots: where the cards sit, by UUID, as far as it is known.
     The first look is taken before the block, so that a process already there is seen in the shortest measurement.
     """
@@ -163,7 +159,7 @@ class Watch:
         self._steal_after = steal_ticks()
 
     def report(self) -> Telemetry:
-        """What was seen between the start and the end of the block."""
+        """The telemetry between the start and the end of the block."""
         tallies = self._tallies.values()
         return Telemetry(
             invalid=(*(broken for tally in tallies for broken in tally.invalid()), *self._blind()),
@@ -207,38 +203,6 @@ class Watch:
         self._tallies[uuid].add(sample, processes, self._own_pids() if processes else ())
 
 
-def descendants(root_pid: int | None = None, proc: Path = Path("/proc")) -> frozenset[int]:
-    """`root_pid` (this process by default) and all below it; the guard keeps orphans of its ranks below itself."""
-    parents = {int(stat.parent.name): parent for stat in proc.glob("[0-9]*/stat") if (parent := _parent(stat))}
-    family = {root_pid or os.getpid()}
-    while grown := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= grown
-
-    return frozenset(family)
-
-
-def used_memory(gpu_uuids: Sequence[str], sensor: Sensor | None) -> dict[str, int]:
-    """MiB in use by GPU UUID; take it before a gang or a server starts, for `memory_back`."""
-    return {uuid: sensor.used_mib(uuid) for uuid in gpu_uuids} if sensor else {}
-
-
-def memory_back(
-    before: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None, margin_mib: int = 256
-) -> None:
-    """Wait until the GPUs of `before` (from `used_memory`) use no more than then plus `margin_mib`.
-
-    The margin is for the driver's bookkeeping. Raises DecodegateError naming GPU, processes and MiB at the deadline.
-    """
-    end = time.monotonic() + deadline_seconds
-    while held := {
-        uuid: mib for uuid, mib in used_memory(tuple(before), sensor).items() if mib > before[uuid] + margin_mib
-    }:
-        if time.monotonic() >= end:
-            raise DecodegateError(_not_back(before, held, deadline_seconds, sensor))
-
-        time.sleep(POLL_SECONDS)
-
-
 def steal_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int]:
     """Ticks that other machines took from this one's CPUs, and all ticks, since boot."""
     match = re.match(r"cpu +([\d ]+)", stat.read_text())
@@ -259,36 +223,3 @@ def _tally(uuid: str, number: int, slot: Slot | None) -> GpuTally:
 def _spread(values: Sequence[float | None]) -> Json:
     known = [value for value in values if value is not None]
     return {"min": min(known), "median": statistics.median(known), "max": max(known)} if known else None
-
-
-def _uses_cuda(pid: int) -> bool:
-    """Whether `pid` exists here and holds CUDA, as far as this user may look."""
-    try:
-        return "libcuda.so" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except PermissionError:
-        return True
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _parent(stat: Path) -> int | None:
-    try:
-        # The name is in brackets and may hold anything, brackets included.
-        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _not_back(
-    before: Mapping[str, int], held: Mapping[str, int], deadline_seconds: float, sensor: Sensor | None
-) -> str:
-    assert sensor
-    parts = []
-    for uuid, mib in held.items():
-        more = mib - before[uuid]
-        parts.append(f"{uuid} still uses {mib} MiB, {more} MiB more than before, held by {holders(uuid, sensor)}")
-
-    return (
-        f"GPU memory did not come back within {deadline_seconds:g} s: {'; '.join(parts)}; "
-        "end that process, or wait for it, before the next measurement"
-    )

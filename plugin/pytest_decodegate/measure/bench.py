@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..errors import DecodegateError, GangError
 from ..gang.controller import Gang, GangOptions
 from ..gang.logs import Marks
-from .nccl_identity import Naming
+from .nccl_identity import NcclProbe
 
 MOST_REPLACED = 2
 """A host that breaks ranks again and again will not be measured; say so instead of starting ranks for an hour."""
@@ -22,7 +22,7 @@ def _nobody(_gangs: int, _seconds: float) -> None:
 class Bench:
     """Gangs of `world_size` ranks of one stack; `progress` is told what is waited for.
 
-    naming: asks NCCL how it does what these gangs measure. on_ready: told how many gangs have started together, and
+    nccl_probe: asks NCCL how it does what these gangs measure. on_ready: told how many gangs have started together, and
     the seconds that it took until all of their ranks had joined.
     """
 
@@ -37,7 +37,7 @@ class Bench:
     ) -> None:
         options.ranks_per_node(world_size)  # refused here, not at the first use
         self.world_size = world_size
-        self.naming = Naming(world_size, options)
+        self.nccl_probe = NcclProbe(world_size, options)
         self._options = options
         self._progress = progress
         self._on_ready = on_ready
@@ -127,12 +127,12 @@ class Bench:
         for gang in self._gangs:
             gang.dismiss()
 
-        self.naming.dismiss()
+        self.nccl_probe.dismiss()
 
     def close(self) -> None:
         """End all gangs; what had broken counts as if it had been replaced."""
         self.dismiss()
-        self.naming.close()
+        self.nccl_probe.close()
         self._causes += [gang.cause for gang in self._gangs if gang.cause][:1]
         for gang in self._gangs:
             gang.close()

@@ -204,7 +204,7 @@ class GangSource:
             return
 
         self._progress.tick(f"{self._key}: asking NCCL how it does this")
-        self._nccl = self._bench.naming.identity(self._key, self._function, self._params, self._deadline())
+        self._nccl = self._bench.nccl_probe.identity(self._key, self._function, self._params, self._deadline())
 
     def _answers(self, pending: Sequence[Pending], what: str) -> list[list[Any]]:
         """What every gang answers, in order; the first failure is raised when it comes, whatever the others do."""
@@ -279,7 +279,7 @@ class GangSource:
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [one.own_s for one in ranks if one.own_s]
         if own and len(own) == len(ranks):  # or their place in the list would not be their rank
-            self._own.append((own, [one.whereabouts or {} for one in ranks]))
+            self._own.append((own, [one.location or {} for one in ranks]))
             facts["own_medians"] = [statistics.median(rounds) for rounds in own]
 
         return replace(taken, facts=facts)

@@ -1,4 +1,5 @@
-"""How NCCL issues what is measured, in its own words: a gang beside the measured ones runs each workload's check once.
+"""Which algorithm, protocol and channels NCCL uses for a workload, read from its own log: a gang beside the measured
+ones runs each workload's check once with NCCL_DEBUG.
 
 NCCL_DEBUG would slow the timed ranks, so another gang of the same stack and size has it. It starts with the first
 metric that asks and idles between them: idle gangs disturb nobody, and a start for each metric would take its seconds
@@ -22,8 +23,9 @@ from ..workloads.runtime import rank
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What NCCL said. contract: nccl_algorithm, nccl_protocol, nccl_channels, as far as it named them.
+    """How NCCL issues a workload's collective.
 
+    contract: nccl_algorithm, nccl_protocol, nccl_channels, as far as it named them.
     facts: transports, ranks, versions; "unnamed" says why there is no algorithm.
     """
 
@@ -31,8 +33,8 @@ class Identity:
     facts: dict[str, Json] = field(default_factory=dict)
 
 
-class Naming:
-    """The gang of `world_size` ranks that runs with NCCL_DEBUG=INFO; one for each bench.
+class NcclProbe:
+    """Asks NCCL which algorithm it uses, by a gang of `world_size` ranks with NCCL_DEBUG=INFO; there is one a bench.
 
     folder: where the logs of its ranks lie, one for each process, also after its end.
     """
@@ -74,7 +76,7 @@ class Naming:
         gang.run(rank.open_workload, key, workload, params, deadline_seconds=deadline_seconds)
         during = self._text(begin)
         gang.run(rank.close_workload, key, deadline_seconds=deadline_seconds)
-        return named(read_nccl_log(self._text({})), read_nccl_log(during))
+        return identity_from(read_nccl_log(self._text({})), read_nccl_log(during))
 
     def _started(self) -> Gang:
         if self._gang is None:
@@ -102,7 +104,7 @@ class Naming:
             gang.close()
 
 
-def named(whole: NcclLog, during: NcclLog) -> Identity:
+def identity_from(whole: NcclLog, during: NcclLog) -> Identity:
     """The identity from the log of the process so far and from what was written while the workload was checked.
 
     Communicators that were there before have said how they are connected before.
@@ -113,7 +115,7 @@ def named(whole: NcclLog, during: NcclLog) -> Identity:
         "nranks": list(whole.nranks),
         "transports": list(whole.transports),
         "channels": whole.channels,
-        "functions": [*sorted({one.function for one in during.issued})],
+        "functions": [*sorted({call.function for call in during.issued})],
     }
     if not whole.versions and not during.issued:
         return Identity(facts={"unnamed": "NCCL wrote nothing: no rank used it"})

@@ -1,1 +1,1 @@
-"""Processes that leave nothing behind: the guard, and what is asked of a process."""
+"""Processes: the guard under which they leave nothing behind, and questions to them."""

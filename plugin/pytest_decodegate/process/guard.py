@@ -33,6 +33,8 @@ GRACE_SECONDS = 2.0
 KILL_SECONDS = 5.0
 """How long the guard tries SIGKILL; what survives it sits in the kernel and is named in the log."""
 
+PROC = Path("/proc")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -69,34 +71,38 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Live processes below `root`, parents before children; zombies are left out, but not what is below them.
+    """Live processes below `root`, parents before children; zombies are left out, but not what is below them."""
+    return [pid for pid, state in states_below(root).items() if state not in "ZX"]
+
+
+def states_below(root: int, proc: Path = PROC) -> dict[int, str]:
+    """State letter (proc_pid_stat(5)) of every process below `root`, zombies included, parents before children.
 
     A process whose threads are just ending is a zombie already and still the parent of its children.
     """
+    states: dict[int, str] = {}
     children: dict[int, list[int]] = {}
-    zombies = set()
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
-        if entry.isdigit() and (found := _state_and_parent(entry)) is not None:
-            state, parent = found
-            children.setdefault(parent, []).append(int(entry))
-            if state in "ZX":
-                zombies.add(int(entry))
+    for entry in os.listdir(proc):  # noqa: PTH208 - names, not paths
+        if entry.isdigit() and (fields := stat_fields(entry, proc)):
+            states[int(entry)] = fields[0]
+            children.setdefault(int(fields[1]), []).append(int(entry))
 
     below = [root]
     for pid in below:
         below.extend(children.get(pid, ()))
 
-    return [pid for pid in below[1:] if pid not in zombies]
+    return {pid: states[pid] for pid in below[1:]}
 
 
-def _state_and_parent(pid: str) -> tuple[str, int] | None:
+def stat_fields(pid: int | str, proc: Path = PROC) -> list[str]:
+    """Fields of /proc/PID/stat from the third on (state, parent ...); [] if the process is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:  # it exited while we looked
-        return None
+        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return []
 
-    state, parent = stat.rpartition(b")")[2].split()[:2]
-    return state.decode(), int(parent)
+    # The name is in brackets and may hold anything, brackets included.
+    return stat.rpartition(")")[2].split()
 
 
 def kill_descendants() -> list[int]:

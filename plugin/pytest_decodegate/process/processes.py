@@ -1,4 +1,4 @@
-"""Processes seen from outside: environments, exit codes, stops and kills, through /proc and pidfds."""
+"""Questions to processes from outside (exit code, state, family, libraries), and kills: by /proc and pidfds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from .guard import KILL_SECONDS
+from .guard import KILL_SECONDS, PROC, stat_fields, states_below
 
 _RANK_VARIABLES = re.compile(
     # torchrun's own for its ranks; PET_* are defaults of torchrun's options; PYTHON_EXEC replaces the ranks' Python.
@@ -31,24 +31,44 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
 
 def exit_code(pid: int) -> int | None:
     """Exit code of a zombie that its parent has not reaped yet (negative: a signal); None if it is no zombie."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     if not fields or fields[0] != "Z":
         return None
+
     return os.waitstatus_to_exitcode(int(fields[49]))
 
 
 def stop_reason(pid: int) -> str | None:
-    """Why process `pid` cannot run its signal handlers, None if it can."""
-    fields = _stat(pid)
+    """The reason why process `pid` cannot run its signal handlers, None if it can."""
+    fields = stat_fields(pid)
     return _STATES.get(fields[0]) if fields else None
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third (state) on; empty if the process is gone."""
+def family(root: int | None = None, proc: Path = PROC) -> frozenset[int]:
+    """Pids of `root` (this process by default) and all below it, zombies included: their threads may still run.
+
+    A guard keeps the orphans of its command below itself, so what was started under one is always found.
+    """
+    root = os.getpid() if root is None else root
+    return frozenset({root, *states_below(root, proc)})
+
+
+def program_name(pid: int, proc: Path = PROC) -> str:
+    """The name of the program that `pid` runs, "unknown" if that process is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (proc / str(pid) / "comm").read_text().strip()
     except OSError:
-        return []
+        return "unknown"
+
+
+def may_map(pid: int, library: str) -> bool:
+    """Whether process `pid` exists and has mapped a file with `library` in its name, or this user may not look."""
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def describe_exit(code: int) -> str:

@@ -69,19 +69,18 @@ class Hardware:
 
     def watch(self) -> Watch:
         """A watch over the GPUs, for the time of one measurement by processes of this one."""
-        from ..machine.watch import descendants
+        from ..process.processes import family
 
-        return self._watch(descendants)
+        return self._watch(family)
 
     def watch_attached(self) -> Watch:
         """The same while an attached server is measured: its pids are not known, so nobody can be told a stranger."""
         return self._watch(_Everyone)
 
     def _watch(self, own_pids: Callable[[], Collection[int]]) -> Watch:
-        from ..machine.pcie import slot_of
         from ..machine.watch import Watch
 
-        slots = {gpu.uuid: slot_of(gpu) for gpu in self.fingerprint.gpus}
+        slots = {gpu.uuid: gpu.slot for gpu in self.fingerprint.gpus}
         return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots)
 
     @cached_property
@@ -102,10 +101,10 @@ class Hardware:
     @cached_property
     def health(self) -> Health:
         """Whether the GPUs still work."""
-        from ..gang.health import Health, Place
+        from ..gang.health import Health, ProbedGpu
 
-        places = [Place(uuid, label) for uuid, label in self.labels.items()]
-        return Health(places, self._options, self._holders)
+        gpus = [ProbedGpu(uuid, label) for uuid, label in self.labels.items()]
+        return Health(gpus, self._options, self._holders)
 
     def doubt(self, error: DecodegateError) -> None:
         """Remember that a test ended with `error`; if the GPUs may be at fault they are asked before the next use."""
@@ -122,6 +121,6 @@ class Hardware:
             raise GangError("; ".join(wedged))
 
     def _holders(self, uuid: str) -> str:
-        from ..machine.leftover import holders
+        from ..machine.gpu_memory import holders
 
         return holders(uuid, self.sensor) if self.sensor else "nobody whom NVML can name"

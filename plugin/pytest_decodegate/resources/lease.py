@@ -20,7 +20,7 @@ class Lease:
     """
 
     def __init__(self, labels: Mapping[str, str], sensor: Sensor | None) -> None:
-        from ..machine.leftover import leftovers
+        from ..machine.gpu_memory import leftovers
 
         self.leftovers = leftovers(labels, sensor)
         self._gpu_uuids = tuple(labels)
@@ -34,7 +34,7 @@ class Lease:
 
         Raises DecodegateError if the last holder's memory does not come back, naming who holds how much.
         """
-        from ..machine.watch import used_memory
+        from ..machine.gpu_memory import used_memory
 
         if holder is self.holder:
             return
@@ -45,7 +45,7 @@ class Lease:
 
     def release(self, holder: object = None) -> None:
         """Ask the holder to leave and wait for its memory; if `holder` is given, only when it is the one here."""
-        from ..machine.watch import memory_back
+        from ..machine.gpu_memory import memory_back
 
         if self._leave is None or (holder is not None and holder is not self.holder):
             return

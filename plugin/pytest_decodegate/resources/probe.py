@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..errors import BadInput
-from ..gang.launch import import_folder
+from ..gang.agents import import_folder
 from ..process.processes import scrubbed
 
 if TYPE_CHECKING:

@@ -144,9 +144,9 @@ class Perf:
             pytest.skip("only the suite's own rank-slice has a depth to choose")
 
         if self._hardware.wedged():
-            from ..serving.unavailable import nowhere
+            from ..serving.unreachable import unreachable_server
 
-            return nowhere()
+            return unreachable_server()
 
         return self._reference.slice_server(layers)
 

@@ -41,7 +41,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank holds; all sizes are counts of elements, not bytes.
+    """The shard that one rank holds; all sizes are counts of elements, not bytes.
 
     experts: that a token may choose from, on whatever rank. local_experts: those that this rank holds.
     """

@@ -1,4 +1,4 @@
-"""The AllReduce of the hidden state, by each path that matters; and how any collective becomes a workload."""
+"""Workloads of AllReduce of the hidden state, by each path that matters; and how any collective becomes a workload."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...gang.worker import note
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.timing import ALIGN_CYCLES, CpuClock, CudaClock, Workload
 from . import communicators
-from .arrivals import own_part
-from .paths import ALLREDUCE, Issued, Path, Shape
-from .verified import Check, Collective, total
+from .own_part import own_part
+from .paths import ALLREDUCE, CollectivePath, PreparedBurst, Shape
+from .result_check import Collective, ResultCheck, total
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -45,7 +45,7 @@ def _allreduce(path: str, elements: int, calls: int, contract: Mapping[str, Json
 
 
 def workload(
-    paths: Mapping[str, Path], name: str, collective: Collective, shape: Shape, contract: Mapping[str, Json]
+    paths: Mapping[str, CollectivePath], name: str, collective: Collective, shape: Shape, contract: Mapping[str, Json]
 ) -> Workload:
     """`collective` by the path `name` out of `paths`, ready to be checked and timed. Every rank must call it.
 
@@ -58,42 +58,42 @@ def workload(
     if path.cuda:
         communicators.needs_cuda(what)
 
-    issued = path.issue(shape)
-    note(f"{what}: {len(issued.inputs)} calls are ready, checking numbers")
-    check = Check(what, collective, issued, *communicators.place(), _host_barrier)
+    prepared = path.issue(shape)
+    note(f"{what}: {len(prepared.inputs)} calls are ready, checking numbers")
+    check = ResultCheck(what, collective, prepared, *communicators.rank_and_world_size(), _host_barrier)
     return Workload(
-        burst=issued.burst,
-        calls=len(issued.inputs),
-        clock=_clock(path, issued),
+        burst=prepared.burst,
+        calls=len(prepared.inputs),
+        clock=_clock(path, prepared),
         check=partial(_checked, check),
         align=_host_barrier,
-        own_part=partial(own_part, issued.burst, path.cuda),
+        own_part=partial(own_part, prepared.burst, path.cuda),
         contract={
             **path.contract,
             "path": name,
             "reduce": "max over ranks, sample by sample",
             "dtype": "bfloat16",
-            "calls": len(issued.inputs),
+            "calls": len(prepared.inputs),
             "world_size": check.world_size,
             **contract,
-            **issued.contract,
+            **prepared.contract,
         },
     )
 
 
-def _known(paths: Mapping[str, Path], name: str, collective: Collective) -> Path:
+def _known(paths: Mapping[str, CollectivePath], name: str, collective: Collective) -> CollectivePath:
     if name not in paths:
         raise BadInput(f"{collective.name}: unknown path {name!r}; use one of {', '.join(paths)}")
 
     return paths[name]
 
 
-def _clock(path: Path, issued: Issued) -> CpuClock | CudaClock:
+def _clock(path: CollectivePath, prepared: PreparedBurst) -> CpuClock | CudaClock:
     # One by one, the host's launches are what is timed: it cannot be ahead of them.
-    return CudaClock(ALIGN_CYCLES, issued.barrier, ahead=path.graph) if path.cuda else CpuClock()
+    return CudaClock(ALIGN_CYCLES, prepared.barrier, ahead=path.graph) if path.cuda else CpuClock()
 
 
-def _checked(check: Check) -> str | None:
+def _checked(check: ResultCheck) -> str | None:
     """The check, and a note of where the ranks are: it is quoted if one of them hangs in the samples."""
     wrong = check()
     note(f"{check.what}: numbers are {'wrong' if wrong else 'right, being timed'}")

@@ -16,15 +16,15 @@ from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.timing import Workload, captured, rotate
 from . import communicators
 from .allreduce import workload
-from .paths import Call, Issued, Path, Shape, buffers, pynccl_path, torch_barrier, torch_path
-from .verified import Collective, total
+from .paths import CollectiveCall, CollectivePath, PreparedBurst, Shape, buffers, pynccl_path, torch_barrier, torch_path
+from .result_check import Collective, total
 
 if TYPE_CHECKING:
     from ...metric import Json
 
 Direction = Literal["dispatch", "combine"]
 
-Counts = list[list[int]]
+CallSizes = list[list[int]]
 """Tokens or elements that one call moves: [from rank][to rank]."""
 
 
@@ -35,7 +35,7 @@ def alltoall(
 
     path: one of ALLTOALL. Skips where the path does not exist, with the library's reason.
     """
-    rank, ranks = communicators.place()
+    rank, ranks = communicators.rank_and_world_size()
     counts = moved_elements(direction, dispatch_counts(tokens, ranks, calls, seed))
     sent, received = [call[rank] for call in counts], [[row[rank] for row in call] for call in counts]
     shape = Shape([sum(row) for row in sent], [sum(row) for row in received])
@@ -53,14 +53,14 @@ def alltoall(
     return workload(_alltoall_paths(sent, received), path, _exchanged(name, counts), shape, contract)
 
 
-def moved_elements(direction: Direction, dispatched: Sequence[Counts]) -> list[Counts]:
+def moved_elements(direction: Direction, dispatched: Sequence[CallSizes]) -> list[CallSizes]:
     """Elements of hidden states that each call moves: what was dispatched, or the same on its way back."""
     back = direction == "combine"
     tokens = [list(zip(*call, strict=True)) if back else call for call in dispatched]
     return [[[moved * KIMI_K25.hidden for moved in row] for row in call] for call in tokens]
 
 
-def dispatch_counts(tokens: int, ranks: int, calls: int, seed: int) -> list[Counts]:
+def dispatch_counts(tokens: int, ranks: int, calls: int, seed: int) -> list[CallSizes]:
     """Tokens from each rank to each rank, call by call; a rank holds 384 / ranks consecutive experts.
 
     A token counts once for a rank that holds any of its experts, its own rank included. Raises BadInput where the
@@ -85,7 +85,7 @@ def allgather(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> W
     """AllGather of bf16 [tokens, 7168] of every rank, as AgRs dispatches; path: one of ALLGATHER."""
     import torch
 
-    ranks, elements = communicators.place()[1], tokens * KIMI_K25.hidden
+    ranks, elements = communicators.rank_and_world_size()[1], tokens * KIMI_K25.hidden
     gathered = Collective("AllGather", lambda *_: elements, lambda _rank, _call, given: torch.cat(list(given)))
     shape = Shape([elements] * calls, [ranks * elements] * calls)
     return workload(ALLGATHER, path, gathered, shape, _whole("allgather", tokens, ranks))
@@ -93,7 +93,7 @@ def allgather(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> W
 
 def reduce_scatter(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> Workload:
     """ReduceScatter(sum) of bf16 [ranks * tokens, 7168], as AgRs combines; path: one of REDUCE_SCATTER."""
-    ranks, elements = communicators.place()[1], tokens * KIMI_K25.hidden
+    ranks, elements = communicators.rank_and_world_size()[1], tokens * KIMI_K25.hidden
     scattered = Collective(
         "ReduceScatter", lambda *_: ranks * elements, lambda rank, _call, given: total(given).split(elements)[rank]
     )
@@ -110,7 +110,7 @@ def _whole(collective: str, tokens: int, ranks: int) -> dict[str, Json]:
     }
 
 
-def _exchanged(name: str, counts: Sequence[Counts]) -> Collective:
+def _exchanged(name: str, counts: Sequence[CallSizes]) -> Collective:
     """What reaches a rank: from each rank in turn the slice that is meant for it."""
     import torch
 
@@ -120,7 +120,7 @@ def _exchanged(name: str, counts: Sequence[Counts]) -> Collective:
     return Collective(name, lambda rank, call: sum(counts[call][rank]), result)
 
 
-def _alltoall_paths(sent: list[list[int]], received: list[list[int]]) -> dict[str, Path]:
+def _alltoall_paths(sent: list[list[int]], received: list[list[int]]) -> dict[str, CollectivePath]:
     import torch.distributed as dist
 
     def call(number: int, given: Any, result: Any) -> None:
@@ -149,14 +149,14 @@ def _pynccl_reduce_scatter(communicator: Any, _number: int, given: Any, result: 
     communicator.reduce_scatter(result, given)
 
 
-def _agrs(shape: Shape, *, dispatch: bool) -> Issued:
+def _agrs(shape: Shape, *, dispatch: bool) -> PreparedBurst:
     """Through vLLM's AgRsAll2AllManager; router weights and expert ids go with the hidden states, as in a layer."""
     manager = communicators.all2all()
     inputs = buffers("cuda", shape.inputs)
     outputs: list[Any] = [None] * len(inputs)
     tokens = shape.inputs[0] // KIMI_K25.hidden
-    (one,) = draw_routings(tokens, 1, experts=KIMI_K25.experts, top_k=KIMI_K25.experts_per_token, seed=0)
-    weights, ids = one.weights.cuda(), one.ids.cuda()
+    (routing,) = draw_routings(tokens, 1, experts=KIMI_K25.experts, top_k=KIMI_K25.experts_per_token, seed=0)
+    weights, ids = routing.weights.cuda(), routing.ids.cuda()
 
     def call(number: int) -> None:
         hidden = inputs[number].view(-1, KIMI_K25.hidden)
@@ -166,21 +166,21 @@ def _agrs(shape: Shape, *, dispatch: bool) -> Issued:
             outputs[number] = manager.combine(hidden, is_sequence_parallel=True)
 
     burst = captured(rotate([partial(call, number) for number in range(len(inputs))]))
-    return Issued(burst, inputs, outputs, torch_barrier(), {"library": "nccl"})
+    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"library": "nccl"})
 
 
-def _paths(gloo_or_nccl: Call, pynccl: Any, *, dispatch: bool) -> dict[str, Path]:
+def _paths(gloo_or_nccl: CollectiveCall, pynccl: Any, *, dispatch: bool) -> dict[str, CollectivePath]:
     return {
         "gloo": torch_path(gloo_or_nccl, cuda=False, graph=False),
         "graph": torch_path(gloo_or_nccl, cuda=True, graph=True),
         "pynccl_graph": pynccl_path(pynccl, graph=True),
-        "agrs_graph": Path(cuda=True, graph=True, issue=partial(_agrs, dispatch=dispatch)),
+        "agrs_graph": CollectivePath(cuda=True, graph=True, issue=partial(_agrs, dispatch=dispatch)),
     }
 
 
 ALLTOALL = ("gloo", "eager", "graph")
 """torch.distributed: gloo on the host; NCCL one by one or captured."""
 
-ALLGATHER: Mapping[str, Path] = _paths(_all_gather, _pynccl_all_gather, dispatch=True)
-REDUCE_SCATTER: Mapping[str, Path] = _paths(_reduce_scatter, _pynccl_reduce_scatter, dispatch=False)
+ALLGATHER: Mapping[str, CollectivePath] = _paths(_all_gather, _pynccl_all_gather, dispatch=True)
+REDUCE_SCATTER: Mapping[str, CollectivePath] = _paths(_reduce_scatter, _pynccl_reduce_scatter, dispatch=False)
 """By name: torch.distributed on gloo or captured on NCCL, vLLM's PyNccl, and vLLM's manager."""

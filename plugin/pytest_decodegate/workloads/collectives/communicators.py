@@ -1,4 +1,4 @@
-"""Who carries a collective: gloo for the host, and vLLM's communicators, opened as vLLM opens them.
+"""Communicators that carry a collective: gloo for the host, and vLLM's, opened as vLLM opens them.
 
 What cannot be used here skips the test on all ranks at once, with the reason that the library gives.
 """
@@ -27,11 +27,11 @@ def host_group() -> Any:
     """A gloo group of all ranks, one per process: for barriers, and for vLLM to exchange handles."""
     import torch.distributed as dist
 
-    return _kept("host group", lambda: dist.new_group(backend="gloo"))
+    return _made_once("host group", lambda: dist.new_group(backend="gloo"))
 
 
-def place() -> tuple[int, int]:
-    """Number of this rank, and how many ranks there are."""
+def rank_and_world_size() -> tuple[int, int]:
+    """The number of this rank, and how many ranks there are."""
     import torch.distributed as dist
 
     return dist.get_rank(), dist.get_world_size()
@@ -49,7 +49,7 @@ def agree(reason: str | None) -> None:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """What is to be measured does not exist here: the test is skipped with `reason` if all ranks say so."""
+    """Skip the test with `reason` if all ranks say so: what is to be measured does not exist here."""
     raise unittest.SkipTest(reason)
 
 
@@ -84,7 +84,7 @@ def pynccl() -> Any:
         _agree_enabled("PyNccl", communicator.disabled, _pynccl_reason(communicator))
         return communicator
 
-    return _kept("pynccl", enabled)
+    return _made_once("pynccl", enabled)
 
 
 def _pynccl_reason(communicator: Any) -> str | None:
@@ -164,12 +164,12 @@ def _expert_group() -> Any:
     parallel = module("vllm.distributed.parallel_state", "vLLM's expert-parallel group")
 
     def opened() -> Any:
-        world_size = place()[1]
+        world_size = rank_and_world_size()[1]
         parallel.initialize_model_parallel(prefill_context_model_parallel_size=world_size, backend=_backend())
         return parallel.get_ep_group()
 
     _world_group()
-    return _kept("vllm expert group", lambda: _in_vllm_config(opened))
+    return _made_once("vllm expert group", lambda: _in_vllm_config(opened))
 
 
 def _world_group() -> Any:
@@ -177,13 +177,13 @@ def _world_group() -> Any:
     parallel = module("vllm.distributed.parallel_state", "vLLM's world group")
 
     def opened() -> Any:
-        rank, world_size = place()
+        rank, world_size = rank_and_world_size()
         parallel.init_distributed_environment(
             world_size, rank, "env://", local_rank=int(os.environ["LOCAL_RANK"]), backend=_backend()
         )
         return parallel.get_world_group()
 
-    return _kept("vllm world group", lambda: _in_vllm_config(opened))
+    return _made_once("vllm world group", lambda: _in_vllm_config(opened))
 
 
 def _backend() -> str:
@@ -207,11 +207,11 @@ def _agree_enabled(what: str, disabled: bool, reason: str | None) -> None:
 def _said_by(name: str) -> Iterator[None]:
     """Keep the last thing that the module `name` logs, in `_reasons`."""
 
-    class Keep(logging.Handler):
+    class LastMessage(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             _reasons[name] = record.getMessage()
 
-    handler = Keep(logging.INFO)
+    handler = LastMessage(logging.INFO)
     logger = logging.getLogger(name)
     level = logger.level
     logger.addHandler(handler)
@@ -229,11 +229,11 @@ def _device() -> Any:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _kept(name: str, make: Callable[[], T]) -> T:
-    """What `make` makes, once per process; dropped with the rest of the rank's state before its groups are."""
+def _made_once(name: str, make: Callable[[], T]) -> T:
+    """The object that `make` gives, made once per process; dropped with the rank's state before its groups are."""
     key = f"collectives: {name}"
     if key not in state:
         state[key] = make()
 
-    kept: T = state[key]
-    return kept
+    held: T = state[key]
+    return held

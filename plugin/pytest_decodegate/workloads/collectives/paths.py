@@ -1,4 +1,4 @@
-"""How a collective is issued: by which library, one by one or from a CUDA graph, in place or not."""
+"""The paths of a collective: by which library it is issued, one by one or from a CUDA graph, in place or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_SHOT_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class PreparedBurst:
     """A burst that is ready to run, and its tensors call by call; `inputs` is `outputs` where it works in place.
 
     outputs: entries may be replaced by a run of the burst; read them afterwards. barrier: a small collective of the
@@ -54,12 +54,12 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """One way: cuda or host, replayed from a graph or not, and how its calls are built for given shapes."""
+class CollectivePath:
+    """One way to issue a collective: on cuda or host, from a graph or not, and how its calls are built for a shape."""
 
     cuda: bool
     graph: bool
-    issue: Callable[[Shape], Issued]
+    issue: Callable[[Shape], PreparedBurst]
 
     @property
     def contract(self) -> dict[str, Json]:
@@ -71,28 +71,28 @@ class Path:
         }
 
 
-Call = Callable[[int, Any, Any], object]
+CollectiveCall = Callable[[int, Any, Any], object]
 """One collective: (number of the call, input tensor, output tensor); the host has launched it when it returns."""
 
 
-def torch_path(call: Call, *, cuda: bool, graph: bool, in_place: bool = False) -> Path:
+def torch_path(call: CollectiveCall, *, cuda: bool, graph: bool, in_place: bool = False) -> CollectivePath:
     """torch.distributed on the default group: NCCL for CUDA tensors, gloo for the host's."""
 
-    def issue(shape: Shape) -> Issued:
-        return _issued(shape, call, "cuda" if cuda else "cpu", graph, in_place, torch_barrier() if cuda else None)
+    def issue(shape: Shape) -> PreparedBurst:
+        return _prepared(shape, call, "cuda" if cuda else "cpu", graph, in_place, torch_barrier() if cuda else None)
 
-    return Path(cuda, graph, issue)
+    return CollectivePath(cuda, graph, issue)
 
 
-def pynccl_path(call: Callable[[Any, int, Any, Any], object], *, graph: bool) -> Path:
+def pynccl_path(call: Callable[[Any, int, Any, Any], object], *, graph: bool) -> CollectivePath:
     """PyNccl of vLLM, called as call(communicator, number, input, output) on the current stream."""
 
-    def issue(shape: Shape) -> Issued:
+    def issue(shape: Shape) -> PreparedBurst:
         communicator = communicators.pynccl()
         barrier = partial(communicator.all_reduce, *buffers("cuda", [1, 1]))
-        return _issued(shape, partial(call, communicator), "cuda", graph, False, barrier)
+        return _prepared(shape, partial(call, communicator), "cuda", graph, False, barrier)
 
-    return Path(cuda=True, graph=graph, issue=issue)
+    return CollectivePath(cuda=True, graph=graph, issue=issue)
 
 
 def buffers(device: str, elements: Sequence[int]) -> list[Any]:
@@ -102,13 +102,15 @@ def buffers(device: str, elements: Sequence[int]) -> list[Any]:
     return [torch.zeros(each, dtype=torch.bfloat16, device=device) for each in elements]
 
 
-def _issued(shape: Shape, call: Call, device: str, graph: bool, in_place: bool, barrier: Burst | None) -> Issued:
+def _prepared(
+    shape: Shape, call: CollectiveCall, device: str, graph: bool, in_place: bool, barrier: Burst | None
+) -> PreparedBurst:
     inputs = buffers(device, shape.inputs)
     outputs = inputs if in_place else buffers(device, shape.outputs)
     burst = rotate([partial(call, *each) for each in zip(range(len(inputs)), inputs, outputs, strict=True)])
     # What GangSource asks NCCL about; the other users of CUDA here have kernels of their own.
     library: dict[str, Json] = {"library": "nccl"} if device == "cuda" else {}
-    return Issued(captured(burst) if graph else burst, inputs, outputs, barrier, library)
+    return PreparedBurst(captured(burst) if graph else burst, inputs, outputs, barrier, library)
 
 
 def torch_barrier() -> Burst:
@@ -128,7 +130,7 @@ def _pynccl_all_reduce(communicator: Any, _number: int, given: Any, result: Any)
     communicator.all_reduce(given, result)
 
 
-def _custom_graph(shape: Shape) -> Issued:
+def _custom_graph(shape: Shape) -> PreparedBurst:
     """A kernel of vLLM over CUDA IPC, captured in its `capture()`, at whose end the ranks exchange buffer handles."""
     inputs = buffers("cuda", shape.inputs)
     count = min(CUSTOM_COMMUNICATORS, len(inputs))
@@ -144,10 +146,10 @@ def _custom_graph(shape: Shape) -> Issued:
 
         burst = captured(rotate([partial(call, index) for index in range(len(inputs))]))
 
-    return Issued(burst, inputs, outputs, torch_barrier(), {"communicators": count}, owner=carriers)
+    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"communicators": count}, owner=carriers)
 
 
-def _symm_mem_graph(shape: Shape) -> Issued:
+def _symm_mem_graph(shape: Shape) -> PreparedBurst:
     """The one-shot or two-shot kernel of torch on symmetric memory; never the multimem one, see `symmetric`."""
     import torch
 
@@ -165,17 +167,17 @@ def _symm_mem_graph(shape: Shape) -> Issued:
 
     burst = captured(rotate([partial(call, *pair) for pair in zip(inputs, outputs, strict=True)]))
     algorithm = "one-shot" if one_shot else "two-shot"
-    return Issued(burst, inputs, outputs, torch_barrier(), {"algorithm": algorithm})
+    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"algorithm": algorithm})
 
 
-ALLREDUCE: Mapping[str, Path] = {
+ALLREDUCE: Mapping[str, CollectivePath] = {
     "gloo": torch_path(_all_reduce, cuda=False, graph=False, in_place=True),
     "eager": torch_path(_all_reduce, cuda=True, graph=False, in_place=True),
     "graph": torch_path(_all_reduce, cuda=True, graph=True, in_place=True),
     "pynccl_eager": pynccl_path(_pynccl_all_reduce, graph=False),
     "pynccl_graph": pynccl_path(_pynccl_all_reduce, graph=True),
-    "custom_graph": Path(cuda=True, graph=True, issue=_custom_graph),
-    "symm_mem_graph": Path(cuda=True, graph=True, issue=_symm_mem_graph),
+    "custom_graph": CollectivePath(cuda=True, graph=True, issue=_custom_graph),
+    "symm_mem_graph": CollectivePath(cuda=True, graph=True, issue=_symm_mem_graph),
 }
 """By name: torch.distributed one by one or captured, vLLM's PyNccl likewise (captured is how vLLM decodes), vLLM's
 custom kernel over IPC, torch's symmetric memory, and gloo on the host."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import BadInput
 from ..runtime.failures import explained
-from ..runtime.rotation import poison
+from ..runtime.op import poison
 from ..runtime.timing import (
     ALIGN_CYCLES,
     Burst,
@@ -34,7 +34,7 @@ CHECKED_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class PreparedCalls:
     """Calls ready to launch. outputs: what call i writes, one tensor each, the rows of a token side by side.
 
     want(call, first): the float64 rows that the first `first` tokens must give in that call.
@@ -62,7 +62,7 @@ class Calls:
 def workload(
     what: str,
     shapes: str,
-    calls: Calls,
+    calls: PreparedCalls,
     mode: Mode,
     traffic: Traffic,
     contract: dict[str, Json],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import BadInput
 from ..experts import Routing, draw_routings, mean_unique_experts
-from ..runtime.rotation import COLD_MARGIN
+from ..runtime.op import COLD_MARGIN
 
 LEAST_CALLS = 8
 
@@ -17,8 +17,8 @@ MOST_COPIES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
-    """The routings of the calls of one burst. Call i reads copy i % copies of the weights.
+class ColdRouting:
+    """The routings of the calls of a cold burst. Call i reads copy i % copies of the weights.
 
     bytes_between_uses: least number of bytes of weights read between two uses of one expert, the burst repeating.
     """
@@ -32,10 +32,10 @@ class Rotation:
         """Distinct experts that a call reads, on average over the calls."""
         return mean_unique_experts(self.routings)
 
-    def to(self, device: str) -> Rotation:
+    def to(self, device: str) -> ColdRouting:
         """The same with ids and weights on `device`."""
         moved = [Routing(each.ids.to(device), each.weights.to(device)) for each in self.routings]
-        return Rotation(moved, self.copies, self.bytes_between_uses)
+        return ColdRouting(moved, self.copies, self.bytes_between_uses)
 
 
 def most_calls(tokens: int) -> int:
@@ -45,7 +45,7 @@ def most_calls(tokens: int) -> int:
 
 def cold_rotation(
     tokens: int, *, experts: int, top_k: int, expert_bytes: int, seed: int, l2_bytes: int, what: str
-) -> Rotation:
+) -> ColdRouting:
     """The longest burst of uniform routings of `tokens` tokens that stays cold, with as few weight copies as it takes.
 
     Each routing by itself is a uniform draw; only which experts follow on which is arranged. Raises BadInput, naming
@@ -59,7 +59,7 @@ def cold_rotation(
         for calls in range(len(used), LEAST_CALLS - 1, -copies):  # whole rounds over the copies
             between = least_reuse(used[:calls]) * expert_bytes
             if between >= needed:
-                return Rotation(routings[:calls], copies, between)
+                return ColdRouting(routings[:calls], copies, between)
 
     raise BadInput(
         f"{what} at {tokens} tokens cannot be measured cold: {MOST_COPIES} copies of {experts} experts of "

@@ -11,14 +11,14 @@ from ...errors import BadInput
 from ..experts import WEIGHT_SCALE, QuantisedMatrix, quantise
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.kept import kept
-from ..runtime.rotation import COLD_MARGIN, l2_bytes, normal
+from ..runtime.op import COLD_MARGIN, l2_bytes, normal
+from ..runtime.reuse import reused
 from ..runtime.timing import Traffic, Workload, needs
 from . import vllm_api
-from .calls import Calls, Mode, workload
+from .calls import Mode, PreparedCalls, workload
 from .cold_routing import LEAST_CALLS
 from .vllm_api import MarlinApi
-from .weights import Packed, pack
+from .weights import PackedMatrix, pack
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -44,7 +44,7 @@ def marlin_dense(
         needs_gpu(what)
         api = vllm_api.load()
         matrix = drawn(dims.inputs, dims.outputs, seed, "cuda")
-        copies = kept("dense Marlin", (dims, seed), lambda: cold_copies(pack(api, matrix), l2_bytes("cuda")))
+        copies = reused("dense Marlin", (dims, seed), lambda: cold_copies(pack(api, matrix), l2_bytes("cuda")))
         calls = dense_calls(matrix, copies, tokens, api, seed)
         traffic = Traffic(
             bytes=copies[0].bytes + tokens * (dims.inputs + dims.outputs) * BF16_BYTES,
@@ -69,13 +69,15 @@ def drawn(size_k: int, size_n: int, seed: int, device: str) -> QuantisedMatrix:
     return quantise(torch.randn(size_n, size_k, generator=generator, device=device) * WEIGHT_SCALE)
 
 
-def cold_copies(packed: Packed, cache_bytes: int) -> list[Packed]:
+def cold_copies(packed: PackedMatrix, cache_bytes: int) -> list[PackedMatrix]:
     """`packed` and as many copies as it takes for COLD_MARGIN times the cache between two uses of one."""
     count = max(LEAST_CALLS, math.ceil(COLD_MARGIN * cache_bytes / packed.bytes))
     return [packed, *(packed.copy() for _ in range(count - 1))]
 
 
-def dense_calls(matrix: QuantisedMatrix, copies: list[Packed], tokens: int, api: MarlinApi, seed: int) -> Calls:
+def dense_calls(
+    matrix: QuantisedMatrix, copies: list[PackedMatrix], tokens: int, api: MarlinApi, seed: int
+) -> PreparedCalls:
     """One call per copy, as MarlinLinearKernel.apply_weights makes it. vLLM allocates the outputs."""
     import torch
 
@@ -85,7 +87,7 @@ def dense_calls(matrix: QuantisedMatrix, copies: list[Packed], tokens: int, api:
     workspace = api.make_workspace(device=device, max_blocks_per_sm=api.dense_blocks_per_sm)
     outputs: list[Any] = [None] * len(copies)
 
-    def linear(packed: Packed) -> Callable[[], Any]:
+    def linear(packed: PackedMatrix) -> Callable[[], Any]:
         return api.linear.prepared(
             input=x,
             weight=packed.words,
@@ -106,4 +108,6 @@ def dense_calls(matrix: QuantisedMatrix, copies: list[Packed], tokens: int, api:
     def want(_: int, first: int) -> Any:
         return x[:first].double() @ matrix.dequantised().t()
 
-    return Calls([partial(call, index, linear(packed)) for index, packed in enumerate(copies)], outputs, want, tokens)
+    return PreparedCalls(
+        [partial(call, index, linear(packed)) for index, packed in enumerate(copies)], outputs, want, tokens
+    )

@@ -9,17 +9,19 @@ from typing import Any, Literal
 from ...errors import BadInput
 from ..experts import Routing, reference
 from ..kimi import BF16_BYTES, Shard
-from ..runtime.rotation import normal
+from ..runtime.op import normal
 from ..runtime.timing import Burst
-from .calls import Calls
-from .cold_routing import Rotation
+from .calls import PreparedCalls
+from .cold_routing import ColdRouting
 from .vllm_api import MOE_BLOCKS_PER_SM, MarlinApi
-from .weights import ExpertLayer, Packed
+from .weights import ExpertLayer, PackedMatrix
 
 Which = Literal["w13", "w2"]
 
 
-def whole_calls(shard: Shard, tokens: int, rotation: Rotation, layer: ExpertLayer, api: MarlinApi, seed: int) -> Calls:
+def whole_calls(
+    shard: Shard, tokens: int, rotation: ColdRouting, layer: ExpertLayer, api: MarlinApi, seed: int
+) -> PreparedCalls:
     """The calls of fused_marlin_moe on the rotation's device; they share their caches, as a server's layers do."""
     import torch
 
@@ -62,7 +64,7 @@ def whole_calls(shard: Shard, tokens: int, rotation: Rotation, layer: ExpertLaye
         few = Routing(routing.ids[:first], routing.weights[:first])
         return reference(x[:first], few, layer.dequantised)
 
-    return Calls([call(index) for index in range(len(outputs))], outputs, want, tokens)
+    return PreparedCalls([call(index) for index in range(len(outputs))], outputs, want, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ class GroupedGemm:
         return (self.rows // self.top_k * self.size_k + self.rows * self.size_n) * BF16_BYTES
 
 
-def gemm_calls(gemm: GroupedGemm, rotation: Rotation, layer: ExpertLayer, api: MarlinApi, seed: int) -> Calls:
+def gemm_calls(
+    gemm: GroupedGemm, rotation: ColdRouting, layer: ExpertLayer, api: MarlinApi, seed: int
+) -> PreparedCalls:
     """The calls of one grouped GEMM, with the arguments that _fused_marlin_moe gives it."""
     inputs = normal(gemm.rows // gemm.top_k, gemm.size_k, where=_device(rotation), seed=seed)
     outputs = [inputs.new_empty(gemm.rows, gemm.size_n) for _ in rotation.routings]
@@ -116,11 +120,18 @@ def gemm_calls(gemm: GroupedGemm, rotation: Rotation, layer: ExpertLayer, api: M
         calls.append(call(packed=packed, routing=routing, output=output))
 
     want = partial(_gemm_reference, gemm, inputs, rotation.routings, layer)
-    return Calls(calls, outputs, want, gemm.tokens)
+    return PreparedCalls(calls, outputs, want, gemm.tokens)
 
 
 def _gemm_call(
-    gemm: GroupedGemm, api: MarlinApi, *, workspace: Any, inputs: Any, packed: Packed, routing: Routing, output: Any
+    gemm: GroupedGemm,
+    api: MarlinApi,
+    *,
+    workspace: Any,
+    inputs: Any,
+    packed: PackedMatrix,
+    routing: Routing,
+    output: Any,
 ) -> Burst:
     block = block_size(gemm.tokens, gemm.experts, gemm.experts_per_token)
     sorted_ids, expert_ids, padded = api.align(
@@ -180,7 +191,7 @@ def block_size(tokens: int, experts: int, top_k: int) -> int:
     return next((size for size in sizes if tokens * top_k / experts / size < 0.9), sizes[-1])
 
 
-def _device(rotation: Rotation) -> str:
+def _device(rotation: ColdRouting) -> str:
     return str(rotation.routings[0].ids.device)
 
 
@@ -188,5 +199,5 @@ def _workspace(api: MarlinApi, device: Any) -> Any:
     return api.make_workspace(device=device, max_blocks_per_sm=MOE_BLOCKS_PER_SM)
 
 
-def _copies(matrices: list[Packed], copies: int) -> list[list[Packed]]:
+def _copies(matrices: list[PackedMatrix], copies: int) -> list[list[PackedMatrix]]:
     return [matrices, *([each.copy() for each in matrices] for _ in range(copies - 1))]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from ...errors import BadInput
 from ..kimi import BF16_BYTES, KIMI_K25, Shard
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.rotation import l2_bytes
+from ..runtime.op import l2_bytes
 from ..runtime.timing import Traffic, Workload, needs
 from . import vllm_api
 from .calls import Mode, workload
-from .cold_routing import Rotation, cold_rotation
+from .cold_routing import ColdRouting, cold_rotation
 from .grouped import GroupedGemm, Which, gemm_calls, whole_calls
 from .vllm_api import MarlinApi
 from .weights import expert_layer
@@ -93,7 +93,7 @@ def _needs(what: str, shard: Shard, backend: str | None) -> None:
         raise ValueError(f"expert size {shard.expert_intermediate} is not divisible by {LEAST_INNER}")
 
 
-def _rotation(shard: Shard, tokens: int, expert_bytes: int, seed: int, what: str) -> Rotation:
+def _rotation(shard: Shard, tokens: int, expert_bytes: int, seed: int, what: str) -> ColdRouting:
     return cold_rotation(
         tokens,
         experts=shard.experts,
@@ -124,7 +124,7 @@ def _contract(shard: Shard, tokens: int, seed: int) -> dict[str, Json]:
     }
 
 
-def _facts(rotation: Rotation, api: MarlinApi, backend: str | None) -> dict[str, Json]:
+def _facts(rotation: ColdRouting, api: MarlinApi, backend: str | None) -> dict[str, Json]:
     return {
         "api": api.name,
         "pinned": backend is not None,

@@ -42,7 +42,7 @@ class VllmFunction:
 
         return frozenset(keywords)
 
-    def load(self) -> Adapted:
+    def load(self) -> AdaptedFunction:
         """Import the function from the first home that has it; raises BadInput where none has or it does not fit."""
         reasons = []
         for home in self.homes:
@@ -51,7 +51,7 @@ class VllmFunction:
             except (ImportError, AttributeError) as error:
                 reasons.append(str(error))
             else:
-                return Adapted(self, home, function, self.keywords(inspect.signature(function)))
+                return AdaptedFunction(self, home, function, self.keywords(inspect.signature(function)))
 
         raise BadInput(
             f"this vLLM has no {self.name} ({'; '.join(reasons)}); decodegate knows where releases from 0.20 to 0.33 "
@@ -63,7 +63,7 @@ _NEWER = "this release is newer than the API generations that decodegate knows, 
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedFunction:
     """A function of the vLLM that is installed, to be called with all keywords of its op."""
 
     op: VllmFunction
@@ -134,14 +134,14 @@ KEPT_WORKSPACE = "get_marlin_workspace"
 class MarlinApi:
     """The Marlin functions of one vLLM. uint4b8: its ScalarType of symmetric int4. name: which generation it is."""
 
-    fused_moe: Adapted
-    grouped_gemm: Adapted
-    linear: Adapted
-    repack: Adapted
-    permute_scales: Adapted
-    make_workspace: Adapted
-    align: Adapted
-    moe_sum: Adapted
+    fused_moe: AdaptedFunction
+    grouped_gemm: AdaptedFunction
+    linear: AdaptedFunction
+    repack: AdaptedFunction
+    permute_scales: AdaptedFunction
+    make_workspace: AdaptedFunction
+    align: AdaptedFunction
+    moe_sum: AdaptedFunction
     uint4b8: Any
     keeps_workspace: bool
     name: str

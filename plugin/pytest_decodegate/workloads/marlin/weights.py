@@ -8,14 +8,14 @@ from typing import Any
 
 from ..experts import QuantisedMatrix, expert_weights, quantise
 from ..kimi import INT4_GROUP, Shard
-from ..runtime.kept import kept
+from ..runtime.reuse import reused
 from .vllm_api import MarlinApi
 
 BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedMatrix:
     """One matrix [size_n, size_k], or one per expert: words int32 [..., K / 16, 2 N], scales bf16 [..., K / 32, N]."""
 
     words: Any
@@ -28,12 +28,12 @@ class Packed:
         """Bytes of the words and scales."""
         return int(self.words.nbytes + self.scales.nbytes)
 
-    def copy(self) -> Packed:
+    def copy(self) -> PackedMatrix:
         """The same numbers elsewhere in memory."""
-        return Packed(self.words.clone(), self.scales.clone(), self.size_k, self.size_n)
+        return PackedMatrix(self.words.clone(), self.scales.clone(), self.size_k, self.size_n)
 
 
-def pack(api: MarlinApi, matrix: QuantisedMatrix) -> Packed:
+def pack(api: MarlinApi, matrix: QuantisedMatrix) -> PackedMatrix:
     """Marlin's tiles of one matrix: GPTQ words repacked, scales permuted, as vLLM does after loading."""
     import torch
 
@@ -46,7 +46,7 @@ def pack(api: MarlinApi, matrix: QuantisedMatrix) -> Packed:
         num_bits=BITS,
     )
     scales = api.permute_scales(s=matrix.scales.t().contiguous(), size_k=size_k, size_n=size_n, group_size=INT4_GROUP)
-    return Packed(words, scales, size_k, size_n)
+    return PackedMatrix(words, scales, size_k, size_n)
 
 
 class ExpertLayer:
@@ -62,8 +62,8 @@ class ExpertLayer:
         self.w13, self.w2 = _room_for(first13, shard.experts), _room_for(first2, shard.experts)
         for expert in range(shard.experts):
             for all_experts, matrix in zip((self.w13, self.w2), self._drawn(expert), strict=True):
-                one = pack(api, matrix)
-                all_experts.words[expert], all_experts.scales[expert] = one.words, one.scales
+                packed = pack(api, matrix)
+                all_experts.words[expert], all_experts.scales[expert] = packed.words, packed.scales
 
     def _drawn(self, expert: int) -> tuple[QuantisedMatrix, QuantisedMatrix]:
         w13, w2 = expert_weights(self._shard, expert, self._seed, self._device)
@@ -75,11 +75,11 @@ class ExpertLayer:
         return w13.dequantised(), w2.dequantised()
 
 
-def _room_for(one: Packed, experts: int) -> Packed:
-    words, scales = (each.new_empty(experts, *each.shape) for each in (one.words, one.scales))
-    return Packed(words, scales, one.size_k, one.size_n)
+def _room_for(expert: PackedMatrix, experts: int) -> PackedMatrix:
+    words, scales = (each.new_empty(experts, *each.shape) for each in (expert.words, expert.scales))
+    return PackedMatrix(words, scales, expert.size_k, expert.size_n)
 
 
 def expert_layer(shard: Shard, seed: int, api: MarlinApi) -> ExpertLayer:
     """The layer on this rank's GPU, shared by the workloads of one shard and seed."""
-    return kept("marlin experts", (shard, seed), partial(ExpertLayer, shard, seed, api, "cuda"))
+    return reused("marlin experts", (shard, seed), partial(ExpertLayer, shard, seed, api, "cuda"))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BadInput
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained
-from ..runtime.rotation import Op, copies_to_be_cold, device, normal, workload
+from ..runtime.op import Op, copies_to_be_cold, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
-from .mla_backends import Batch, Chosen, choose, decode_with
+from .mla_backends import DecodeBatch, MlaBackend, choose, decode_with
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -48,7 +48,7 @@ def mla_decode(
     return made
 
 
-def _op(tokens: int, context: int, heads: int, chosen: Chosen, shapes: str, seed: int) -> Op:
+def _op(tokens: int, context: int, heads: int, chosen: MlaBackend, shapes: str, seed: int) -> Op:
     if context % chosen.page_size:
         raise BadInput(
             f"MLA decode: context {context} is no multiple of {chosen.name}'s page of {chosen.page_size} tokens; "
@@ -81,13 +81,13 @@ def _op(tokens: int, context: int, heads: int, chosen: Chosen, shapes: str, seed
 
 def draw_batch(
     tokens: int, context: int, heads: int, page_size: int, copies: int, where: str, seed: int
-) -> tuple[Batch, Any]:
+) -> tuple[DecodeBatch, Any]:
     """The batch, and page tables int32 [copies, tokens, pages of one request] that share no page."""
     import torch
 
     pages = context // page_size
     order = torch.randperm(copies * tokens * pages, generator=torch.Generator().manual_seed(seed))
-    batch = Batch(
+    batch = DecodeBatch(
         q_nope=normal(tokens, heads, KIMI_K25.kv_lora_rank, where=where, seed=seed),
         q_pe=normal(tokens, heads, KIMI_K25.qk_rope_head_dim, where=where, seed=seed + 1),
         cache=normal(copies * tokens * pages, page_size, KIMI_K25.kv_row, where=where, seed=seed + 2),
@@ -109,7 +109,7 @@ def _traffic(tokens: int, context: int, heads: int) -> Traffic:
     )
 
 
-def reference(batch: Batch, table: Any, requests: list[int]) -> Any:
+def reference(batch: DecodeBatch, table: Any, requests: list[int]) -> Any:
     """softmax(scale * q k) v in float64 [requests, heads, 512] for some requests: all of them would not fit."""
     import torch
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import BadInput
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained
-from ..runtime.rotation import Op, device, normal, workload
+from ..runtime.op import Op, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 
 ERROR_LIMIT = 1e-2

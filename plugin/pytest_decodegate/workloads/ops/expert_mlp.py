@@ -1,4 +1,4 @@
-"""The stand-in for Marlin on a machine without a GPU: the same expert MLP at the same dims, dense float32, on CPU."""
+"""The expert MLP on the CPU, dense float32 at the real dims: it stands in for Marlin on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -19,15 +19,15 @@ TRITON_BLOCKS_PER_SM = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A backend by vLLM's name for it, and the tokens in one page of its cache unless the user asks for others."""
+class MlaBackend:
+    """An MLA decode backend by vLLM's name for it, and the tokens in a page of its cache by default."""
 
     name: str
     page_size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DecodeBatch:
     """One decode batch, one query token a request.
 
     q_nope bf16 [requests, heads, 512] (W_UK absorbed), q_pe bf16 [requests, heads, 64], cache bf16 [pages, page, 576],
@@ -46,7 +46,7 @@ Decode = Callable[[Any], Any]
 
 
 @functools.cache
-def choose(pinned: str | None, heads: int) -> Chosen:
+def choose(pinned: str | None, heads: int) -> MlaBackend:
     """The backend that vLLM's platform selects for MLA with bf16 cache on this device, or `pinned`.
 
     Raises BadInput if vLLM does not know or does not take `pinned`, or if there is no adapter for what it selects.
@@ -55,20 +55,20 @@ def choose(pinned: str | None, heads: int) -> Chosen:
 
     # Some backends look for a configuration when asked what they support; an empty one serves them.
     with set_current_vllm_config(_defaults()):
-        backend = _selected(pinned, heads)
-        chosen = Chosen(backend.get_name(), backend.get_preferred_block_size(_default_page_size()))
+        selected = _selected(pinned, heads)
+        backend = MlaBackend(selected.get_name(), selected.get_preferred_block_size(_default_page_size()))
 
-    if pinned and chosen.name != pinned:
+    if pinned and backend.name != pinned:
         raise BadInput(
-            f"MLA decode: pinned to {pinned!r}, but vLLM takes {chosen.name!r} on this device; pin that one, or none"
+            f"MLA decode: pinned to {pinned!r}, but vLLM takes {backend.name!r} on this device; pin that one, or none"
         )
-    if chosen.name not in ADAPTERS:
+    if backend.name not in ADAPTERS:
         raise BadInput(
-            f"MLA decode: vLLM selects {chosen.name!r}, which decodegate has no adapter for; pin one of "
+            f"MLA decode: vLLM selects {backend.name!r}, which decodegate has no adapter for; pin one of "
             f"{', '.join(ADAPTERS)} with --perf-pin attention=NAME"
         )
 
-    return chosen
+    return backend
 
 
 @functools.cache
@@ -112,12 +112,12 @@ def _default_page_size() -> int:
     return size
 
 
-def decode_with(name: str, batch: Batch) -> Decode:
+def decode_with(name: str, batch: DecodeBatch) -> Decode:
     """The decode kernel of backend `name` on `batch`. What the layers of one step share, its calls share."""
     return ADAPTERS[name](batch)
 
 
-def _triton(batch: Batch) -> Decode:
+def _triton(batch: DecodeBatch) -> Decode:
     import torch
 
     decode_attention_fwd = importlib.import_module(f"{MODULES}.triton_mla").decode_attention_fwd
@@ -157,7 +157,7 @@ def triton_splits(context: int, multiprocessors: int) -> int:
     return min(1 << (ideal - 1).bit_length(), multiprocessors * TRITON_BLOCKS_PER_SM)
 
 
-def _flash_attn(batch: Batch) -> Decode:
+def _flash_attn(batch: DecodeBatch) -> Decode:
     import torch
 
     module = importlib.import_module(f"{MODULES}.flashattn_mla")
@@ -188,7 +188,7 @@ def _flash_attn(batch: Batch) -> Decode:
     return decode
 
 
-def _flash_attn_schedule(module: Any, batch: Batch, starts: Any, splits: int) -> Any:
+def _flash_attn_schedule(module: Any, batch: DecodeBatch, starts: Any, splits: int) -> Any:
     """Made once for all layers of a step, as FlashAttnMLAMetadataBuilder._schedule_decode does."""
     requests, heads, latent = batch.q_nope.shape
     return module.get_scheduler_metadata(
@@ -208,7 +208,7 @@ def _flash_attn_schedule(module: Any, batch: Batch, starts: Any, splits: int) ->
     )
 
 
-def _flash_mla(batch: Batch) -> Decode:
+def _flash_mla(batch: DecodeBatch) -> Decode:
     import torch
 
     module = importlib.import_module(f"{MODULES}.flashmla")
@@ -233,7 +233,7 @@ def _flash_mla(batch: Batch) -> Decode:
     return decode
 
 
-def _cpu(batch: Batch) -> Decode:
+def _cpu(batch: DecodeBatch) -> Decode:
     import torch
     import vllm._custom_ops as ops
 
@@ -247,7 +247,7 @@ def _cpu(batch: Batch) -> Decode:
     return decode
 
 
-ADAPTERS: dict[str, Callable[[Batch], Decode]] = {
+ADAPTERS: dict[str, Callable[[DecodeBatch], Decode]] = {
     "FLASH_ATTN_MLA": _flash_attn,
     "FLASHMLA": _flash_mla,
     "TRITON_MLA": _triton,

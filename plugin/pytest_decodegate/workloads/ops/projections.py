@@ -10,8 +10,8 @@ from ...errors import BadInput
 from ..experts import WEIGHT_SCALE
 from ..kimi import KIMI_K25, Projection
 from ..runtime.failures import explained
-from ..runtime.kept import kept
-from ..runtime.rotation import Op, copies_to_be_cold, device, normal, workload
+from ..runtime.op import Op, copies_to_be_cold, device, normal, workload
+from ..runtime.reuse import reused
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 
 ERROR_LIMIT = 1e-2
@@ -49,7 +49,7 @@ def projection(op: str, tokens: int, tensor_parallel: int = 8, seed: int = 0) ->
 def _projection(op: str, shape: Projection, tokens: int, seed: int) -> Workload:
     where = device()
     copies = copies_to_be_cold(shape.weight_bytes, where)
-    weights = kept("projections", (op, shape, seed), lambda: _weights(op, shape, copies, where, seed))
+    weights = reused("projections", (op, shape, seed), lambda: _weights(op, shape, copies, where, seed))
     x = _activations(op, shape, tokens, where, seed)
     gemm = gemm_for(op, tokens, where)
 
@@ -108,7 +108,7 @@ def _weights(op: str, shape: Projection, copies: int, where: str, seed: int) -> 
     if op not in ABSORBED:
         return list(weights)
 
-    return [one[:, :nope] if op == "w_uk" else one[:, nope:].transpose(1, 2) for one in weights]
+    return [weight[:, :nope] if op == "w_uk" else weight[:, nope:].transpose(1, 2) for weight in weights]
 
 
 def _activations(op: str, shape: Projection, tokens: int, where: str, seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""Around the experts and after the last layer: top-k routing, alignment to blocks, the sum over top-8, greedy sampling.
+"""Workloads around the experts and after the last layer: top-k, alignment to blocks, sum over top-8, greedy sampling.
 
 These work on what the kernel before left in the L2, so nothing is promised about bytes: their cache is "hot".
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..experts import draw_routings
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.rotation import Op, device, normal, workload
+from ..runtime.op import Op, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 from .projections import logits_dtype
 
@@ -67,7 +67,7 @@ def _topk(logits: Any, bias: Any, shapes: str) -> Op:
 
 
 def wrong_choice(logits: Any, bias: Any, weights: Any, ids: Any) -> str | None:
-    """What is wrong with a routing: experts named twice, one left out that scores higher, or weights that are off.
+    """The fault of a routing, or None: experts named twice, one left out that scores higher, or weights that are off.
 
     Scores are compared in float64; experts closer to each other than bf16 can tell may change places.
     """
@@ -115,7 +115,7 @@ def _align(ids: Any, shapes: str) -> Op:
 
 
 def wrong_alignment(ids: Any, slots: Any, experts: Any, count: Any) -> str | None:
-    """What is wrong with an alignment: the padded count, or slots lost, repeated or in another expert's block."""
+    """The fault of an alignment, or None: the padded count, or slots lost, repeated or in another expert's block."""
     used = -(-ids.flatten().long().bincount() // BLOCK) * BLOCK
     if int(count) != int(used.sum()):
         return f"moe_align: {int(count)} slots after padding, must be {int(used.sum())}"

@@ -1,1 +1,1 @@
-"""What every workload needs on a rank: clocks, bursts, checks, slowdowns."""
+"""The runtime of workloads on a rank: clocks, bursts, checks, slowdowns."""

@@ -1,4 +1,4 @@
-"""What ops are known to fail with, said in one sentence: the op, the shapes, and the way out."""
+"""Known failures of ops, each explained in a sentence that names the op, the shapes and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels a burst really launches, read by the profiler in a pass of its own that times nothing."""
+"""The kernels that a burst really launches, read by the profiler in a pass of its own that times nothing."""
 
 from __future__ import annotations
 

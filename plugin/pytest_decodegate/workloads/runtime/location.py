@@ -1,4 +1,4 @@
-"""Where this rank works: its host and its GPU with address, link and clock, as its own node knows them."""
+"""The location of this rank: its host and its GPU with address, link and clock, as its own node knows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...metric import Json
 
 
-def whereabouts(cuda: bool, root: Path = Path("/")) -> dict[str, Json]:
+def location(cuda: bool, root: Path = Path("/")) -> dict[str, Json]:
     """Host and local rank; with `cuda` also the GPU as the watch of a measurement describes one (`GpuTally.facts`).
 
     "gpu", "bus_id", "pcie" and "sm_clock_mhz", each None where this node does not tell. The link and the clock are read

@@ -1,4 +1,4 @@
-"""The rank's side of a measurement: open a workload, check it, take samples, look at what ran, close it."""
+"""The functions that a measurement calls on each rank: open a workload, check it, sample it, see what ran, close it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _open: dict[str, Workload] = {}
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a rank says of a workload it has set up. wrong: None, or what is wrong with its numbers."""
+    """A workload that a rank has set up. wrong: None, or what is wrong with its numbers."""
 
     wrong: str | None
     contract: dict[str, Json] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a rank found beside the samples, each None where the workload has no such thing.
+    """Facts that a rank found beside the samples, each None where the workload has no such thing.
 
     memory_bytes_s: what the device's memory can do, measured in the same process. hot_s: seconds per call with the data
     in the cache. own_s: seconds of the rank's own part, round by round; whereabouts: where the rank has done it.
@@ -40,7 +40,7 @@ class Examined:
     memory_bytes_s: float | None
     hot_s: float | None
     own_s: list[float] | None
-    whereabouts: dict[str, Json] | None = None
+    location: dict[str, Json] | None = None
     align_cycles: int | None = None
 
 
@@ -69,9 +69,9 @@ def kernels(key: str) -> dict[str, int | float]:
 
 
 def examine(key: str) -> Examined:
-    """What memory can do, what the cache would serve, and how long the rank needs by itself; all ranks together."""
-    from .copy_canary import memory_bytes_s
-    from .location import whereabouts
+    """The memory's bandwidth, the time with data in the cache, and the rank's own part; all ranks do it together."""
+    from .location import location
+    from .memory_bandwidth import memory_bytes_s
 
     workload = _open[key]
     clock = workload.clock
@@ -79,7 +79,7 @@ def examine(key: str) -> Examined:
         memory_bytes_s(_device(workload)) if workload.traffic else None,
         _hot_seconds(workload),
         workload.own_part() if workload.own_part else None,
-        whereabouts(_device(workload) == "cuda") if workload.own_part else None,
+        location(_device(workload) == "cuda") if workload.own_part else None,
         clock.sleep_cycles if isinstance(clock, CudaClock) else None,
     )
 

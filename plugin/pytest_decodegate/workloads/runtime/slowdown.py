@@ -1,4 +1,4 @@
-"""A known slowdown, put into a workload on purpose: what a gate does not find then, it would not find either.
+"""Slowdowns put into a workload on purpose: what a gate does not find of them, it would not find of an upgrade.
 
 A stack with env:DECODEGATE_SLOWDOWN="marlin*=2%;allreduce*=5%@1" makes each burst of the metrics whose name matches
 longer, by a spin on the device (or, without one, in the rank) inside the timed interval; after "@" in that rank only.
@@ -29,12 +29,12 @@ CALIBRATIONS = 5
 PROBE_CYCLES = 10_000_000
 """Of the device's clock: some milliseconds, so that the launch does not count."""
 
-_ONE = re.compile(r"(?P<pattern>.+)=(?P<percent>\d+(\.\d+)?)%(@(?P<rank>\d+))?")
+_SLOWDOWN = re.compile(r"(?P<pattern>.+)=(?P<percent>\d+(\.\d+)?)%(@(?P<rank>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What is made slower, by which fraction, and in which rank; None is all."""
+    """A slowdown of the metrics whose names match, by a fraction, in one rank or (None) in all."""
 
     pattern: str
     fraction: float
@@ -51,7 +51,7 @@ def read_slowdowns(text: str) -> tuple[Slowdown, ...]:
 
 
 def _read(part: str) -> Slowdown:
-    match = _ONE.fullmatch(part)
+    match = _SLOWDOWN.fullmatch(part)
     if match is None:
         raise BadInput(f"{VARIABLE}: {part!r} is not of the form 'metric pattern=3%' or 'metric pattern=3%@rank'")
 
@@ -64,11 +64,11 @@ def slowed(metric: str, workload: Workload, environ: Mapping[str, str] = os.envi
     How long its burst is, is found before its first sample: while workloads are set up, other gangs do so on the same
     GPU, and a burst takes longer by far more than what is asked for.
     """
-    found = [one for one in read_slowdowns(environ.get(VARIABLE, "")) if one.matches(metric)]
+    found = [slowdown for slowdown in read_slowdowns(environ.get(VARIABLE, "")) if slowdown.matches(metric)]
     if not found:
         return workload
 
-    own = [one.fraction for one in found if one.rank in (None, int(environ.get("RANK", "0")))]
+    own = [slowdown.fraction for slowdown in found if slowdown.rank in (None, int(environ.get("RANK", "0")))]
     spinner = _Spinner(workload, sum(own))
     return replace(workload, burst=spinner.burst, align=spinner.align)
 

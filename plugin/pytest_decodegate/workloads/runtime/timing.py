@@ -25,7 +25,7 @@ CAPTURE_WARMUPS = 3
 
 
 class Clock(Protocol):
-    """Times one burst."""
+    """A clock that times a burst."""
 
     def seconds(self, burst: Burst) -> float:
         """Wall time of `burst` in seconds, as this clock sees it."""
@@ -82,7 +82,7 @@ class CudaClock:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one call must at least do: `bytes` moved from and to memory when nothing is cached, and `flops`."""
+    """The least that one call must do: `bytes` moved from and to memory when nothing is cached, and `flops`."""
 
     bytes: float
     flops: float

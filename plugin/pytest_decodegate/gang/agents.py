@@ -1,4 +1,4 @@
-"""Starting a gang: its folder, its listener, one torchrun for each node, until every rank has reported."""
+"""The torchruns of a gang, one for each node, and the listener that their ranks connect to: start, wait and end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PACKAGE = Path(__file__).parents[1]
 STEP_SECONDS = 1.0
 
 
-class Launch:
-    """The processes of a gang as the controller started them; its agents run at once, its ranks come by muster()."""
+class Agents:
+    """The agents of gang `name`: they run at once, in a folder of their own; their ranks come by admit_ranks()."""
 
     def __init__(self, world_size: int, options: GangOptions, name: str) -> None:
         self._world_size = world_size
@@ -61,7 +61,7 @@ class Launch:
         """Whether every torchrun runs."""
         return all(agent.running for agent in self._agents)
 
-    def muster(self, ranks: dict[int, Rank], on_wait: Callable[[str], None]) -> None:
+    def admit_ranks(self, ranks: dict[int, Rank], on_wait: Callable[[str], None]) -> None:
         """Fill `ranks` until all are there, then let nobody else in; on_wait is told once a second.
 
         Raises RankDied if torchrun ends before, RankHung if time runs out; both quote torchrun and the ranks.
@@ -102,7 +102,7 @@ class Launch:
             agent.wait(max(0.0, deadline - time.monotonic()))
 
     def summary(self) -> str:
-        """What torchrun says, on each node that says anything."""
+        """The failure as torchrun reports it, on each node that reports one."""
         return "\n".join(filter(None, (agent.summary() for agent in self._agents)))
 
     def exit_codes(self) -> Mapping[int, int]:

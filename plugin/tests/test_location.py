@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.workloads.runtime.location import whereabouts
+from pytest_decodegate.workloads.runtime.location import location
 
 torch = pytest.importorskip("torch", reason="torch knows the device")
 
@@ -35,7 +35,7 @@ def test_a_card_has_address_link_and_clock(monkeypatch: pytest.MonkeyPatch, tmp_
     gpu(monkeypatch, CARD)
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr("socket.gethostname", lambda: "node-b")
-    assert whereabouts(cuda=True, root=tmp_path) == {
+    assert location(cuda=True, root=tmp_path) == {
         "host": "node-b",
         "local_rank": 2,
         "gpu": "GPU 2 (GPU-aa-bb)",
@@ -50,10 +50,10 @@ def test_what_the_node_does_not_tell_is_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, card: dict[str, Any]
 ) -> None:
     gpu(monkeypatch, card, ModuleNotFoundError("pynvml"))
-    found = whereabouts(cuda=True, root=tmp_path)
+    found = location(cuda=True, root=tmp_path)
     assert (found["pcie"], found["sm_clock_mhz"]) == (None, None)
     assert found["bus_id"] == ("0000:b1:00.0" if card else None)
 
 
 def test_a_rank_without_a_gpu_has_only_its_host() -> None:
-    assert whereabouts(cuda=False).keys() == {"host", "local_rank"}
+    assert location(cuda=False).keys() == {"host", "local_rank"}

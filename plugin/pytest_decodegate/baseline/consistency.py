@@ -1,4 +1,4 @@
-"""What a file says twice must agree: process values and statistics follow from the samples, so an edit of one shows."""
+"""Checks that process values and statistics of a file follow from its samples, so that an edit by hand shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .decoding import Refusal, ReplicateEntry, Stats, samples_of
 _CLOSE = 1e-9
 
 _NAMES = ("min", "max", "mean", "median", "stddev", "total", "ops", "rounds", "iterations")
-_found = attrgetter(*_NAMES)
+_stored = attrgetter(*_NAMES)
 
 
 def process_value(entry: ReplicateEntry, pointer: str) -> float:
@@ -33,10 +33,10 @@ def check_stats(stats: Stats, data: Sequence[float], pointer: str) -> None:
     mean = total / count
     spread = _deviation(data, mean, stats.stddev)
     expected = (ordered[0], ordered[-1], mean, middle(ordered), spread, total, count / total, count, 1)
-    found = _found(stats)
+    found = _stored(stats)
     if not all(map(math.isclose, found, expected)):
-        for name, one, other in zip(_NAMES, found, expected, strict=True):
-            _check_close(one, other, f"{pointer}/{name}")
+        for name, value, wanted in zip(_NAMES, found, expected, strict=True):
+            _check_close(value, wanted, f"{pointer}/{name}")
 
 
 def _check_copy(stats: Stats, data: Sequence[float], pointer: str) -> None:

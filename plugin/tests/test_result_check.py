@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads.collectives.paths import Issued
-from pytest_decodegate.workloads.collectives.verified import (
+from pytest_decodegate.workloads.collectives.paths import PreparedBurst
+from pytest_decodegate.workloads.collectives.result_check import (
     MOST_RANKS,
     ROUND_SHIFT,
-    Check,
     Collective,
+    ResultCheck,
     pattern,
     total,
 )
@@ -31,7 +31,7 @@ Fault = Callable[[int, int, list[Any]], Any]
 """(round, call, contributions) -> what is written instead of the result; None for nothing."""
 
 
-def check_of(collective: Collective, world_size: int, rank: int = 0, fault: Fault | None = None) -> Check:
+def check_of(collective: Collective, world_size: int, rank: int = 0, fault: Fault | None = None) -> ResultCheck:
     """A check on `rank` whose burst does what all ranks together would, or what `fault` makes of it."""
     inputs = [torch.zeros(ELEMENTS, dtype=torch.bfloat16) for _ in range(CALLS)]
     size = len(collective.result(rank, 0, [torch.zeros(ELEMENTS)] * world_size))
@@ -48,8 +48,8 @@ def check_of(collective: Collective, world_size: int, rank: int = 0, fault: Faul
 
         rounds.append(1)
 
-    return Check(
-        f"{collective.name} by magic", collective, Issued(burst, inputs, outputs), rank, world_size, lambda: None
+    return ResultCheck(
+        f"{collective.name} by magic", collective, PreparedBurst(burst, inputs, outputs), rank, world_size, lambda: None
     )
 
 
@@ -66,7 +66,7 @@ def test_right_numbers_pass_on_every_rank_and_leave_zeros(world_size: int, data:
     for collective in (SUM, GATHER):
         check = check_of(collective, world_size, rank)
         assert check() is None
-        assert all(not tensor.any() for tensor in check.issued.inputs)
+        assert all(not tensor.any() for tensor in check.prepared.inputs)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])

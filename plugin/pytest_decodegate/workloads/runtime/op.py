@@ -1,4 +1,4 @@
-"""One op of the decode step as a workload: rotated over copies of what it reads, captured in a CUDA graph on a GPU."""
+"""An op of the decode step as a workload: rotated over copies of what it reads, captured in a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST_CALLS, MOST_CALLS = 4, 128
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an op does on each of `copies` copies of its data.
+    """An op of the step, and how it runs on each of `copies` copies of its data.
 
     name, shapes: for messages.
     call(copy): runs it once and returns the tensor, or the tuple of tensors, that it wrote.
@@ -51,7 +51,7 @@ class Op:
 
 
 def device() -> str:
-    """Where ops run on this rank: "cuda", or "cpu" where torch sees no GPU."""
+    """The device that ops run on in this rank: "cuda", or "cpu" where torch sees no GPU."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

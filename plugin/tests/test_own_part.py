@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.workloads.collectives import arrivals
-from pytest_decodegate.workloads.collectives.arrivals import own_part
+from pytest_decodegate.workloads.collectives import own_part as module
+from pytest_decodegate.workloads.collectives.own_part import own_part
 
 pytest.importorskip("torch", reason="the local work is a copy of torch's")
 
@@ -46,5 +46,5 @@ def test_rounds_are_told_one_by_one(clock: Stopped) -> None:
 def test_the_copy_of_the_host_takes_time_and_every_round_has_its_collective() -> None:
     made: list[None] = []
     taken = own_part(lambda: made.append(None), cuda=False)
-    assert len(taken) == len(made) == arrivals.ROUNDS
+    assert len(taken) == len(made) == module.ROUNDS
     assert min(taken) > 0

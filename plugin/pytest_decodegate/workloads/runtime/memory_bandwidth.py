@@ -1,10 +1,10 @@
-"""What memory can do, measured in the same process as the kernels: the ceiling that their times are laid beside."""
+"""The memory bandwidth of a device, measured in the process that runs the kernels: the ceiling of their times."""
 
 from __future__ import annotations
 
 import functools
 
-from .rotation import l2_bytes
+from .op import l2_bytes
 from .timing import ALIGN_CYCLES, Burst, CpuClock, CudaClock
 
 CACHE_MARGIN = 8

@@ -1,4 +1,4 @@
-"""Each rank's own part: local work of fixed size before a collective, timed without the waiting for others.
+"""Seconds of a rank's own part: local work of fixed size before a collective, timed without the waiting for others.
 
 A collective ends on all ranks together, so its time does not tell who was late. The local work is the same everywhere;
 a rank that needs longer for it, round after round, is the one that the others wait for.

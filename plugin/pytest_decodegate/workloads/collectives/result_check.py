@@ -1,4 +1,4 @@
-"""Test data that differ per rank, call and round; what a collective must make of them; and who is at fault if not."""
+"""The check of a collective's results: test data that differ per rank, call and round, and who is at fault if wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...errors import BadInput
 from ..kimi import KIMI_K25
 
 if TYPE_CHECKING:
-    from .paths import Issued
+    from .paths import PreparedBurst
 
 PERIOD = 7
 """Data repeat with this period: (1..7) * (rank + 1) summed over 8 ranks is at most 252, exact in bf16 in any order."""
@@ -26,7 +26,7 @@ ROUND_SHIFT = 3
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What is exchanged, whichever way it is issued.
+    """A collective as such, whichever way it is issued.
 
     name: for messages. elements: bf16 values that a rank puts into a call, by (rank, call). result: what a rank must
     get out of a call, from what every rank has put in, by (rank, call, contributions in the order of ranks).
@@ -46,7 +46,7 @@ def pattern(elements: int, shift: int, device: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ResultCheck:
     """Runs the burst that is timed, on known data, and compares every element of every call on this rank.
 
     Every rank makes equally many calls, whatever it finds. what: the collective and its path, for messages.
@@ -55,7 +55,7 @@ class Check:
 
     what: str
     collective: Collective
-    issued: Issued
+    prepared: PreparedBurst
     rank: int
     world_size: int
     align: Callable[[], None]
@@ -70,25 +70,25 @@ class Check:
     def __call__(self) -> str | None:
         """The first thing that is wrong, in words; None if all numbers are right. The inputs are zeros afterwards."""
         found = [self._round(number) for number in range(ROUNDS)]
-        for tensor in self.issued.inputs:
+        for tensor in self.prepared.inputs:
             tensor.zero_()  # zeros stay zeros however often they are summed in place; the patterns would overflow
 
         return next((wrong for wrong in found if wrong), None)
 
     def _round(self, number: int) -> str | None:
-        for output in self.issued.outputs:
+        for output in self.prepared.outputs:
             if output is not None:
                 output.fill_(float("nan"))
-        for call, tensor in enumerate(self.issued.inputs):
+        for call, tensor in enumerate(self.prepared.inputs):
             tensor.copy_(self._contribution(self.rank, call, number, tensor.device).view_as(tensor))
 
         self.align()
-        self.issued.burst()
-        wrong = (self._wrong(call, number) for call in range(len(self.issued.outputs)))
+        self.prepared.burst()
+        wrong = (self._wrong(call, number) for call in range(len(self.prepared.outputs)))
         return next((text for text in wrong if text), None)
 
     def _wrong(self, call: int, number: int) -> str | None:
-        got = self.issued.outputs[call].flatten().float()
+        got = self.prepared.outputs[call].flatten().float()
         want = self._want(call, self._contributions(call, number, got.device))
         bad = (got != want).nonzero()
         if not len(bad):
@@ -96,7 +96,7 @@ class Check:
 
         at = int(bad[0])
         return (
-            f"{self.what}, call {call} of {len(self.issued.outputs)}, round {number + 1} of {ROUNDS} on rank "
+            f"{self.what}, call {call} of {len(self.prepared.outputs)}, round {number + 1} of {ROUNDS} on rank "
             f"{self.rank}: {len(bad)} of {got.numel()} values are wrong; value {at} is {float(got[at]):g}, must be "
             f"{float(want[at]):g}{self._cause(got, call, number)}"
         )

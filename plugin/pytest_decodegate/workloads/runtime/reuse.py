@@ -1,4 +1,4 @@
-"""Heavy objects that a rank keeps from one workload to the next: one per family, the last one asked for."""
+"""Heavy objects that workloads of a rank use again, one of each family: the last that was asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 _objects: dict[str, tuple[Hashable, Any]] = {}
 
 
-def kept(family: str, key: Hashable, make: Callable[[], T]) -> T:
+def reused(family: str, key: Hashable, make: Callable[[], T]) -> T:
     """The object of `family` under `key`: the one held if its key is equal, else what `make()` gives.
 
     An object under another key is dropped before `make` runs, because both may not fit on the device; if `make` raises,

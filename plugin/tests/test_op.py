@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.workloads.runtime import rotation
-from pytest_decodegate.workloads.runtime.rotation import Op, calls_per_burst, copies_to_be_cold, normal, workload
+from pytest_decodegate.workloads.runtime import op as op_module
+from pytest_decodegate.workloads.runtime.op import Op, calls_per_burst, copies_to_be_cold, normal, workload
 from pytest_decodegate.workloads.runtime.timing import Traffic, relative_error, wrong_if_above
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
@@ -20,13 +20,13 @@ sizes = st.floats(1.0, 1e10)
 
 @pytest.fixture(autouse=True)
 def an_l2_of_50_mb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "l2_bytes", lambda device: L2_BYTES if device == "cuda" else 0)
+    monkeypatch.setattr(op_module, "l2_bytes", lambda device: L2_BYTES if device == "cuda" else 0)
 
 
 @given(sizes)
 def test_copies_are_as_few_as_the_cache_forgets(read_bytes: float) -> None:
     copies = copies_to_be_cold(read_bytes, "cuda")
-    needed = rotation.COLD_MARGIN * L2_BYTES
+    needed = op_module.COLD_MARGIN * L2_BYTES
     assert copies * read_bytes >= needed * (1 - 1e-12)
     assert copies == 1 or (copies - 1) * read_bytes < needed
 
@@ -36,7 +36,7 @@ def test_a_burst_is_whole_rounds_within_its_limits(read_bytes: float) -> None:
     copies = copies_to_be_cold(read_bytes, "cuda")
     calls = calls_per_burst(read_bytes, copies, "cuda")
     assert calls % copies == 0
-    assert rotation.LEAST_CALLS <= calls < max(rotation.MOST_CALLS, copies) + copies
+    assert op_module.LEAST_CALLS <= calls < max(op_module.MOST_CALLS, copies) + copies
 
 
 def test_without_a_gpu_each_copy_is_used_once() -> None:
@@ -88,7 +88,7 @@ def test_an_op_that_overwrites_its_input_is_checked_on_fresh_input_again_and_aga
 
 def test_integers_are_overwritten_with_what_no_index_is() -> None:
     output = torch.tensor([3, 1])
-    rotation.poison([(output, None), None])
+    op_module.poison([(output, None), None])
     assert output.tolist() == [-1, -1]
 
 
@@ -104,8 +104,8 @@ def test_normal_numbers_come_again_for_the_same_seed_only() -> None:
 def made_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Room for the copies in the order of calls; capturing is a fake that hands back what it should capture."""
     called: list[int] = []
-    monkeypatch.setattr(rotation, "captured", lambda burst: burst)
-    monkeypatch.setattr(rotation, "CudaClock", lambda _cycles, *, ahead: None)
+    monkeypatch.setattr(op_module, "captured", lambda burst: burst)
+    monkeypatch.setattr(op_module, "CudaClock", lambda _cycles, *, ahead: None)
     return called
 
 
@@ -138,6 +138,6 @@ def test_what_the_cache_cannot_hold_has_no_hot_twin() -> None:
 def test_what_lives_in_the_cache_promises_nothing_about_memory() -> None:
     op = Op("tiny", "[4]", "cuda", lambda _: torch.ones(4), lambda *_: None, Traffic(1.0, 1.0))
     made = workload(op, {})
-    assert (made.contract["cache"], made.contract["mode"], made.calls) == ("hot", "graph", rotation.MOST_CALLS)
+    assert (made.contract["cache"], made.contract["mode"], made.calls) == ("hot", "graph", op_module.MOST_CALLS)
     assert made.hot is None
     assert "bytes_between_uses" not in made.facts
