@@ -52,12 +52,12 @@ def modules() -> dict[str, Module]:
     """All modules of the package by dotted name, those that only hold a package's docstring left out."""
     paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "__init__.py")
     found = (Module(path, ".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in paths)
-    return {one.name: one for one in found}
+    return {module.name: module for module in found}
 
 
 def graph(known: Mapping[str, Module]) -> dict[str, frozenset[str]]:
     """Which modules each module imports, anywhere in its text."""
-    return {name: frozenset(_targets(one, known)) - {name} for name, one in known.items()}
+    return {name: frozenset(_targets(module, known)) - {name} for name, module in known.items()}
 
 
 def _targets(module: Module, known: Mapping[str, Module]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def longest_chain(edges: Graph, start: str) -> list[str]:
 def function_lines(known: Mapping[str, Module]) -> list[int]:
     """Lines of every function, its signature and docstring included."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = (node for one in known.values() for node in ast.walk(one.tree) if isinstance(node, kinds))
+    nodes = (node for module in known.values() for node in ast.walk(module.tree) if isinstance(node, kinds))
     return sorted((node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes)
 
 
@@ -115,7 +115,7 @@ def main() -> int:
     known = modules()
     edges = graph(known)
     between = rooms(edges)
-    lines = sum(len(one.path.read_text(encoding="utf-8").splitlines()) for one in known.values())
+    lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in known.values())
     sizes = function_lines(known)
     print(f"{len(known)} modules, {lines} lines, {sum('.' not in name for name in known)} modules at the top")
     print(f"functions: {len(sizes)}, median {statistics.median(sizes):g}, p90 {sizes[len(sizes) * 9 // 10]} lines")
