@@ -66,7 +66,7 @@ def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag:
 def test_a_rank_on_another_host_is_asked_for_its_stack_over_the_connection(
     tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_decodegate.gang.rank.HOST", "another-host")  # so that no signal can be sent
+    monkeypatch.setattr("pytest_decodegate.gang.rank.SYSTEM", "another system")  # so that no signal can be sent
     nodes = Nodes(("", ""), f"127.0.0.1:{free_port()}", "127.0.0.1")
     options = GangOptions(log_root=tmp_path, env={TAG: tag}, start_seconds=90.0, nodes=nodes)
     with Gang(2, options, name="remote") as gang:

@@ -76,6 +76,7 @@ def _died(collection: Collection, ranks: Mapping[int, Rank], launch: Launch, ros
 
 def _reports(collection: Collection, gone: Mapping[int, Rank], launch: Launch, roster: Roster) -> Sequence[str]:
     reports = [exit_reasons.raised(collection.what, collection.failures, roster)] if collection.failures else []
+    reports += [f"the connection of rank {name} was cut: {why}" for name, why in collection.distrusted.items()]
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
