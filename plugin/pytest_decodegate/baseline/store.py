@@ -54,15 +54,19 @@ class Store:
         return self.root / file_safe(machine_class)
 
     def files(self, machine_class: str) -> list[Path]:
-        """The baseline files of a machine class, in the order of their numbers; other files are not ours."""
+        """The baseline files of a machine class, in the order of their numbers; other files are not ours.
+
+        Raises BadInput if the folder is a link.
+        """
         folder = self.folder(machine_class)
+        _refuse_link(folder)
         paths = folder.iterdir() if folder.is_dir() else ()
         return sorted((path for path in paths if _FILE_NAME.fullmatch(path.name)), key=_number)
 
     def classes(self) -> list[str]:
         """Names of the folders of machine classes that hold baseline files."""
         folders = self.root.iterdir() if self.root.is_dir() else ()
-        names = (folder.name for folder in folders if folder.is_dir())
+        names = (folder.name for folder in folders if folder.is_dir() and not folder.is_symlink())
         return sorted(name for name in names if name == file_safe(name) and self.files(name))
 
     def load_all(self, machine_class: str) -> list[Baseline]:
@@ -71,6 +75,7 @@ class Store:
 
     def _load(self, path: Path) -> Baseline | None:
         """The baseline at `path`, read again only after it changed; None when a merge has just removed it."""
+        _refuse_link(path)
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -189,6 +194,7 @@ class Store:
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
+        _refuse_link(folder)
         lock = folder.with_name(f".{folder.name}.lock")
         with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -283,9 +289,12 @@ def _explained(path: Path) -> Iterator[None]:
 def _write_whole(path: Path, content: bytes) -> None:
     """Replace `path` in one step: a reader or a crash sees the old file or the new one."""
     # A killed writer leaves its temporary file, which no reader considers; under the lock nobody else uses the name.
+    # What somebody has planted there goes: were it a link, its target would be overwritten.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        if os.path.lexists(temporary):
+            temporary.unlink()
+        with temporary.open("xb") as stream:  # O_EXCL: neither follows a link nor takes what is there
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -298,9 +307,18 @@ def _write_whole(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def _refuse_link(path: Path) -> None:
+    """Raise BadInput if `path`, below the folder of baselines, is a link: what is written would land elsewhere."""
+    if path.is_symlink():
+        raise BadInput(
+            f"{path}: is a link to {path.readlink()}, and links in a folder of baselines are not followed; put what it "
+            "leads to in its place, or name the other folder with the ini option perf_baselines"
+        )
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
     finally:
