@@ -9,9 +9,21 @@ DecodegateError
 └── ServerError   the inference server did not start, died, or broke the protocol
 """
 
+from __future__ import annotations
+
+from .printable import printable_lines
+from .redaction import redact_text
+
 
 class DecodegateError(Exception):
-    """Base of every error that decodegate raises on purpose."""
+    """Base of every error that decodegate raises on purpose.
+
+    Errors quote files, servers, logs and command lines: no secret and nothing that a terminal or a CI runner would obey
+    is in their text, whoever wrote it.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable_lines(redact_text(message)))
 
 
 class BadInput(DecodegateError):

@@ -27,8 +27,17 @@ class Endpoint:
 
 
 def base_url(text: str) -> str:
-    """`text` without a trailing slash or /v1; raises BadInput unless it is an http or https URL of a host."""
+    """`text` without a trailing slash or /v1; raises BadInput unless it is an http or https URL of a host.
+
+    A user or password in it is refused and not quoted: addresses stand in reports.
+    """
     parts = urlsplit(text.strip())
+    if "@" in parts.netloc:
+        raise BadInput(
+            "the server URL holds a user or a password; leave them out, and name the environment variable that holds "
+            "the server's key with --perf-server-key-env"
+        )
+
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is not a number

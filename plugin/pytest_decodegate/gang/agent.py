@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BadInput
@@ -35,11 +36,12 @@ class Agent:
         self._log = self._folder / "torchrun.log"
         own = {**options.env, **own}
         command = self._command(rank_count, options)
+        self._script = self._folder / "start.sh"
         if options.nodes is None or not options.nodes.start[node]:
             _check_python(options.python)
         else:
-            words = [f"{name}={value}" for name, value in own.items()]
-            command = on_node(options.nodes.start[node], ["env", *words, *command])
+            _write_script(self._script, own, command)
+            command = on_node(options.nodes.start[node], ["sh", str(self._script)])
 
         with self._log.open("wb") as log:
             self._process = guarded(
@@ -94,6 +96,7 @@ class Agent:
 
     def stop(self) -> None:
         """End torchrun and every descendant; bounded. Safe to call again."""
+        self._script.unlink(missing_ok=True)
         self.terminate()
         if not self.wait(GUARD_GRACE_SECONDS + KILL_SECONDS + 1):
             self._process.kill()
@@ -133,6 +136,17 @@ class Agent:
         }
         lines += [f"end of stderr of local rank {name}:\n{text}" for name, text in sorted(tails.items()) if text]
         return "\n".join(lines)
+
+
+def _write_script(path: Path, environment: Mapping[str, str], command: Sequence[str]) -> None:
+    """A script that sets `environment` and becomes `command`; it removes itself first.
+
+    A file, mode 0600, because variables may be secrets, and every user of a host sees the arguments of its processes.
+    """
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    text = "\n".join(['rm -f -- "$0"', *lines, f"exec {shlex.join(command)}", ""])
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _check_python(python: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..metric import Json
+from ..printable import printable
+from ..redaction import redact_text
 
 JIT_IN_INFERENCE: Final = "JIT compilation during inference"
 """vLLM 0.26 and later warn so when a kernel is compiled while serving: that time is in the samples."""
@@ -82,9 +84,12 @@ def start_times(log: str) -> dict[str, float]:
 
 
 def lines(log: str) -> list[str]:
-    """The log's lines that say something, as a terminal would show them: a progress bar is its last state."""
+    """The log's lines that say something, as a terminal would show them: a progress bar is its last state.
+
+    Secrets are redacted, and what a terminal would obey is written as it reads.
+    """
     shown = (_ANSI.sub("", line).rstrip().rpartition("\r")[2] for line in log.split("\n"))
-    return [line for line in shown if line.strip()]
+    return [printable(redact_text(line)) for line in shown if line.strip()]
 
 
 def headline(log: str) -> str:

@@ -24,6 +24,9 @@ from .process import ServerProcess
 
 OnWait = Callable[[str], None]
 
+API_KEY = "VLLM_API_KEY"
+"""Where vLLM looks for the key that its clients must send."""
+
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.5
 _DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
@@ -212,12 +215,14 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     with the end of the log, if the server ends, falls silent, takes too long, or another server answers on the port.
     """
     port = _free_port(options.port)
-    # A name of our own: whoever else comes to listen on this port cannot be taken for our server.
-    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}")
+    # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
+    # other users of this host can neither ask it nor disturb it.
+    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
     began = time.monotonic()
     process = ServerProcess(
         _command(options, endpoint, port),
-        environment={**options.environment, **options.model.environment},
+        # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
+        environment={**options.environment, **options.model.environment, API_KEY: endpoint.key},
         log_path=options.log_path,
         grace_seconds=options.grace_seconds,
     )

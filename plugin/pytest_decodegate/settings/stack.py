@@ -14,6 +14,8 @@ from ..errors import BadInput
 from ..gang import protocol
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED
+from ..printable import printable
+from ..redaction import redact_value
 from ..workloads.runtime.slowdown import VARIABLE, read_slowdowns
 
 if TYPE_CHECKING:
@@ -63,13 +65,14 @@ class Stack:
 
     @property
     def parts(self) -> list[str]:
-        """The words that `parse_stack` reads it from, one for each part."""
+        """The words that `parse_stack` reads it from, one for each part; secrets as they are, so never to be shown."""
         named = (("python", self.python), ("nccl", self.nccl), ("server", self.server))
         paths = [f"{name}={value}" for name, value in named if value]
         return [*paths, *(f"env:{name}={value}" for name, value in self.env)] or [THIS]
 
     def __str__(self) -> str:
-        return ",".join(self.parts)
+        shown = replace(self, env=tuple((name, redact_value(name, value)) for name, value in self.env))
+        return printable(",".join(shown.parts))
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The variables that the ranks get on top of `environ`."""
@@ -106,7 +109,8 @@ def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str
     for text in texts:
         for name, value in _pieces(text, option):
             if name in found:
-                raise BadInput(f"{option}: {name} is given twice, as {found[name]!r} and {value!r}; give one stack")
+                first, second = (redact_value(name, given) for given in (found[name], value))
+                raise BadInput(f"{option}: {name} is given twice, as {first!r} and {second!r}; give one stack")
             found[name] = value
 
     if "server" in found and len(found) > 1:
@@ -147,8 +151,8 @@ def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
     return tuple(
         Difference(
             f"env:{name}",
-            ABSENT if before is None else before,
-            ABSENT if now is None else now,
+            ABSENT if before is None else redact_value(name, before),
+            ABSENT if now is None else redact_value(name, now),
             declarable=True,
         )
         for name, before, now in sides
@@ -168,8 +172,8 @@ def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> 
             f"{new.facts.get('executable')}"
         )
     for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
-        if old.env.get(name) == new.env.get(name):
-            yield f"env:{name} is {new.env.get(name)!r} in the ranks of both sides"
+        if (value := old.env.get(name)) == new.env.get(name):
+            yield f"env:{name} is {value if value is None else redact_value(name, value)!r} in the ranks of both sides"
 
 
 def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
