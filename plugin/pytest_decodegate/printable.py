@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,30}m")
 _COMMAND: Final = re.compile(r"^[ \t]*::|##\[", re.MULTILINE)
 """What GitHub Actions and Azure Pipelines take for a command when it stands in the output of a job."""
 
 
 def printable(text: str) -> str:
-    """`text` in one line, as it reads: what cannot be seen or would break the line is written as an escape."""
-    shown = text if text.isprintable() else "".join(map(_character, text))
-    return _COMMAND.sub(_spelled, shown)
+    """`text` in one line, as it reads: what cannot be seen or would break the line is written as an escape.
+
+    Colours are left out. What has been made printable stays as it is.
+    """
+    if not text.isprintable():
+        text = "".join(map(_character, _COLOUR.sub("", text)))
+
+    return _COMMAND.sub(_spelled, text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text whose lines and tabs stay."""
+    """The same for a text whose lines and tabs stay; a carriage return, which could hide a line, ends it."""
     if not text.replace("\n", "").replace("\t", "").isprintable():
+        text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         text = "".join(one if one in "\n\t" else _character(one) for one in text)
 
     return _COMMAND.sub(_spelled, text)
@@ -35,7 +43,9 @@ def printable_values(value: Any) -> Any:
 
 
 def _character(one: str) -> str:
-    return one if one.isprintable() else one.encode("unicode_escape").decode()
+    # Not `isprintable`: that also tells of characters that this Python does not know yet, and of wide spaces.
+    unseen = unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return one.encode("unicode_escape").decode() if unseen else one
 
 
 def _spelled(match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 
 from ..metric import Kind, Level
+from ..printable import printable_values
 from .migrate import migrated
 from .schema import SCHEMA
 
@@ -18,6 +19,9 @@ MOST_DEPTH = 40
 """The format needs ten levels; contracts and facts of the user lie below them."""
 
 _OPEN_DEPTH = 8  # levels above the deepest open object, /benchmarks/0/extra_info/sessions/0/replicates/0/facts
+
+# Escapes, bytes beyond ASCII, and what a CI runner obeys: a file that we wrote has none of them, and is not walked.
+_PERHAPS_UNSEEN = re.compile(rb'\\[bfnrtu]|[\x7f-\xff]|"\s*::|##\[')
 
 # Nothing real lies outside, and inside no sum, square or inverse leaves the range of a float.
 _Positive = Annotated[float, msgspec.Meta(gt=1e-30, lt=1e30)]
@@ -114,7 +118,13 @@ class Refusal(Exception):
 
 
 def decode(content: bytes) -> File:
-    """The file that `content` is, as one of version SCHEMA; raises Refusal, or ValueError where it is no JSON."""
+    """The file that `content` is, as one of version SCHEMA; raises Refusal, or ValueError where it is no JSON.
+
+    Every text in it is printable: whoever wrote the file must not command the terminal or the CI that shows it.
+    """
+    if _PERHAPS_UNSEEN.search(content):
+        content = json.dumps(printable_values(json.loads(content.decode()))).encode()
+
     return _decoded(content) or _walked(content)
 
 

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from ..errors import BadInput
 from ..machine.provenance import Provenance, differences
 from ..metric import Measurement, Metric
+from ..printable import printable
 from .benchmark_json import dumps
 from .edits import merge, new_band
 from .reader import load, parse
@@ -32,13 +33,13 @@ Edit: TypeAlias = Callable[[Baseline], tuple[Baseline, str]]
 RECORDER = "pytest --perf-record"
 """Who changed a band by recording with another one."""
 
-_FILE_NAME = re.compile(r"(\d{4,})_.*\.json")
+_FILE_NAME = re.compile(r"(\d{4,18})_.*\.json")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.+=]+")
 
 
 def file_safe(text: str) -> str:
     """`text` as one component of a path: letters, digits and . + = - only, never hidden, never empty."""
-    return _UNSAFE.sub("-", text).strip(".-")[:100] or "unnamed"
+    return _UNSAFE.sub("-", printable(text)).strip(".-")[:100] or "unnamed"
 
 
 class Store:
@@ -60,8 +61,12 @@ class Store:
         """
         folder = self.folder(machine_class)
         _refuse_link(folder)
-        paths = folder.iterdir() if folder.is_dir() else ()
-        return sorted((path for path in paths if _FILE_NAME.fullmatch(path.name)), key=_number)
+        paths = [path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name)] if folder.is_dir() else []
+        for path in paths:
+            if printable(path.name) != path.name:
+                raise BadInput(f"{folder}: {path.name!r} is no name that can be shown; rename the file")
+
+        return sorted(paths, key=_number)
 
     def classes(self) -> list[str]:
         """Names of the folders of machine classes that hold baseline files."""

@@ -18,7 +18,9 @@ from .options import GangOptions, on_node
 
 GUARD_GRACE_SECONDS = 1.0
 
-_EXIT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+_EXIT = re.compile(
+    r"^[ \t]*rank[ \t]*: (\d{1,9}) \(local_rank: \d{1,9}\)\n[ \t]*exitcode[ \t]*: (-?\d{1,9})\b", re.MULTILINE
+)
 _NO_TORCH = re.compile(r"No module named '?torch\b")
 
 

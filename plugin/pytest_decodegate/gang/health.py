@@ -37,7 +37,8 @@ PROBE_SECONDS = 60.0
 # What CUDA, NCCL and the driver say when the device, and not the program, may be at fault. Running out of memory is
 # none of it. A hang or a death may also be quoted by the error of somebody who waited for it.
 _DEVICE_ERROR: Final = re.compile(
-    r"cuda ?(driver )?error(?!: out of memory)|uncorrectable|nccl.*error|launch failure|\bXid\b|\bRank(Hung|Died)\b",
+    r"cuda ?(driver )?error(?!: out of memory)|uncorrectable|nccl.{0,200}error|launch failure|\bXid\b"
+    r"|\bRank(Hung|Died)\b",
     re.IGNORECASE,
 )
 

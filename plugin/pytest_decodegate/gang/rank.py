@@ -10,10 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from ..printable import printable, printable_lines
 from ..process import processes
+from ..redaction import redact_text
 from . import protocol
 from .listener import Admitted
-from .protocol import Hello
+from .protocol import Hello, Note, Reply
 
 SYSTEM = protocol.this_system()
 
@@ -48,7 +50,13 @@ class Rank:
     def receive(self) -> Any:
         """The next frame, None if not all of it is here yet. Raises EOFError or OSError if the rank has hung up."""
         frame = self.connection.pull()
-        return None if frame is None else protocol.load(frame)
+        message = None if frame is None else protocol.load(frame)
+        if isinstance(message, Note):
+            return replace(message, text=printable(redact_text(message.text)))
+        if isinstance(message, Reply) and message.skip is not None:  # of a failure an error of ours is made
+            return replace(message, skip=printable_lines(redact_text(message.skip)))
+
+        return message
 
     def hear(self, text: str) -> None:
         """Remember a note."""

@@ -7,7 +7,8 @@ from itertools import islice
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement, Verdict
-from .comparison import HEADER, Section, answer, cells, printable, sections
+from ..printable import printable
+from .comparison import HEADER, Section, answer, cells, sections
 
 MOST_EXPLAINED = 20
 """Metrics that are explained at length; the table and the other formats have them all."""

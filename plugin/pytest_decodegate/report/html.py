@@ -7,7 +7,8 @@ from html import escape as _escape
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement
-from .comparison import HEADER, Section, answer, cells, printable, sections
+from ..printable import printable
+from .comparison import HEADER, Section, answer, cells, sections
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }

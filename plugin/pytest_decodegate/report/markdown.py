@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterable, Iterator
 
 from ..compare.pairs import Compared
-from .comparison import HEADER, Section, answer, cells, printable, sections
-
-_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+from .comparison import HEADER, Section, answer, cells, sections
+from .escape import escaped
 
 
 def markdown(compared: Compared) -> str:
@@ -19,11 +16,6 @@ def markdown(compared: Compared) -> str:
         lines += _section(section)
 
     return "\n".join(lines)
-
-
-def escaped(text: str) -> str:
-    """`text` as Markdown that shows it as it is."""
-    return _SPECIAL.sub(r"\\\1", html.escape(printable(text), quote=False))
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput, ServerError
+from ..printable import printable_lines
+from ..redaction import redact_text
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class ServerUnderTest:
             return ""
 
         start, self._log_told = self._log_told, self._server.log_size()
-        return self._server.log(max(start, self._log_told - LOG_BYTES), self._log_told)
+        text = self._server.log(max(start, self._log_told - LOG_BYTES), self._log_told)
+        return printable_lines(redact_text(text))
 
     def _start(self) -> None:
         if not self._suite.settings.server:

@@ -17,6 +17,7 @@ from typing import Self
 from ..client.endpoint import Endpoint, base_url, model_length, served_models
 from ..errors import BadInput, ServerError
 from ..metric import Json
+from ..printable import printable
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
@@ -202,7 +203,7 @@ def attach(url: str, *, model: str | None = None, key: str = "") -> Server:
 
     endpoint = replace(endpoint, model=model or models[0])
     given: dict[str, Json] = {
-        "model": endpoint.model,
+        "model": printable(endpoint.model),
         "max_model_len": model_length(body, endpoint.model) or "unknown",
     }
     return Server(endpoint, ATTACHED_TOKEN_IDS, given_facts=given)
