@@ -50,7 +50,7 @@ LOG = "host:1:2 [0] NCCL INFO "
         (agent._EXIT.findall, "\n"),
         (agent._EXIT.findall, " rank"),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", repr(value)),
 )
 def test_the_time_grows_with_the_text_and_not_with_its_square(function: Callable[[Any], object], piece: str) -> None:
     def read(text: str) -> object:
