@@ -3,14 +3,18 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.client.endpoint import base_url
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.redaction import REDACTED, is_secret_name, redact_arguments, redact_text, redact_value
+from pytest_decodegate.settings import values
+from pytest_decodegate.settings.stack import Loaded, Stack, parse_stack, variable_differences, without_effect
 
 SECRET_WORDS = (
     *(
@@ -215,3 +219,30 @@ def test_no_error_of_ours_shows_a_secret() -> None:
     assert str(BadInput("server URL 'http://me:word@host' is not usable")) == (
         f"server URL 'http://{REDACTED}@host' is not usable"
     )
+
+
+@pytest.mark.parametrize("read", [base_url, values.url])
+@pytest.mark.parametrize("text", ["http://me:word@host:8000", "https://word@host/v1"])
+def test_a_server_url_with_a_user_is_refused_and_not_quoted(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(BadInput, match=r"holds a user or a password.*--perf-server-key-env") as caught:
+        read(text)
+
+    assert "word@" not in str(caught.value)
+
+
+def test_a_stack_that_cannot_be_read_shows_no_secret() -> None:
+    for texts in (["env:HF_TOKEN=hf-mine", "env:HF_TOKEN=hf-other"], ["nonsense,env:HF_TOKEN=hf-mine"]):
+        with pytest.raises(BadInput) as caught:
+            parse_stack(texts, "--perf-stack")
+
+        assert "hf-" not in str(caught.value)
+
+
+def test_what_stacks_set_is_compared_as_it_is_and_shown_redacted() -> None:
+    base, candidate = (Loaded({}, {"HF_TOKEN": value}) for value in ("hf-mine", "hf-other"))
+    (difference,) = variable_differences(base, candidate)
+    assert str(difference) == "env:HF_TOKEN: redacted -> redacted"
+    assert not variable_differences(base, base)
+    stacks = Stack(env=(("HF_TOKEN", "hf-other"),)), Stack(env=(("HF_TOKEN", "hf-mine"),))
+    (unused,) = without_effect(stacks, (base, base))
+    assert "hf-" not in unused

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..printable import printable_lines
+from ..redaction import redact_text
+
 if TYPE_CHECKING:
     import pytest
 
@@ -68,13 +71,13 @@ def _named(error: DecodegateError) -> str:
 def _crash(report: pytest.TestReport) -> str:
     """What was raised; the whole text of pytest begins with lines of the test."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message) if crash else report.longreprtext
+    return printable_lines(redact_text(str(crash.message) if crash else report.longreprtext))
 
 
 def skipped(report: pytest.TestReport) -> dict[str, Json]:
     """A test that was skipped, and why."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    return {"test": report.nodeid, "reason": reason.removeprefix("Skipped: ")}
+    return {"test": report.nodeid, "reason": printable_lines(redact_text(reason.removeprefix("Skipped: ")))}
 
 
 def end(exit_status: int, problem: str | None, left_out: int, seconds: float) -> dict[str, Json]:
