@@ -24,7 +24,22 @@ _SECRET_WORD = re.compile(
 )
 _COUNTED = frozenset(
     {"TOKENS"}
-    | {"MAX", "MIN", "NUM", "THRESHOLD", "LIMIT", "BUDGET", "PER", "COUNT", "SIZE", "LEN", "LENGTH", "BATCHED"}
+    | {
+        "MAX",
+        "MIN",
+        "NUM",
+        "THRESHOLD",
+        "LIMIT",
+        "BUDGET",
+        "PER",
+        "COUNT",
+        "SIZE",
+        "LEN",
+        "LENGTH",
+        "BATCHED",
+        "ID",
+        "IDS",
+    }
 )
 """Words of names such as VLLM_MAX_TOKENS_PER_EXPERT: the number behind them moves a measurement, and is no secret."""
 

@@ -163,7 +163,7 @@ def test_keys_of_known_issuers_are_known_by_their_shape(secret: str) -> None:
     [
         "allreduce[world=8,bytes=14336,dtype=bf16]: REGRESSED: +3.1 % [+2.0 %, +4.2 %]",
         "marlin_moe[m=8,tokens=8,k=7168]",
-        "max_num_batched_tokens=8192, num_prompt_tokens=None, tokens=[1, 2]",
+        "max_num_batched_tokens=8192, num_prompt_tokens=None, tokens=[1, 2], token_ids=[3, 4]",
         "--max-num-batched-tokens 8192 --tokenizer /models/kimi --tokenizer-mode auto --ssl-keyfile /etc/key.pem",
         "--long-prefill-token-threshold 4",
         "put it in an environment variable and name that with --perf-server-key-env MY_NAME",
