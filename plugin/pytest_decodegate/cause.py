@@ -99,7 +99,7 @@ _WORDINGS: Final[Mapping[Cause, re.Pattern[str]]] = {
     # Of CUDA, NCCL, torch, vLLM, glibc and the kernel.
     Cause.OUT_OF_MEMORY: re.compile(r"out[ _]of[ _]memory|OutOfMemory|cannot allocate memory|bad_alloc", re.I),
     # What CUDA, NCCL and the driver say when the device, and not the program, may be at fault.
-    Cause.DEVICE: re.compile(r"cuda ?(driver )?error|uncorrectable|nccl.*error|launch failure|\bXid\b", re.I),
+    Cause.DEVICE: re.compile(r"cuda ?(driver )?error|uncorrectable|nccl.{0,200}error|launch failure|\bXid\b", re.I),
 }
 _EXCEPTION: Final = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): .+)")
 _NUMBER: Final = re.compile(r"[0-9.]+")

@@ -14,10 +14,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .cause import Cause, Finding
+from .printable import printable_lines
+from .redaction import redact_text
 
 
 class DecodegateError(Exception):
     """Base of every error that decodegate raises on purpose.
+
+    Errors quote files, servers, logs and command lines: no secret and nothing that a terminal or a CI runner would obey
+    is in their text, whoever wrote it.
 
     cause: what is behind it. about: what tells it from other errors of that cause, the whole text unless it is known
     better. why: a line that says why where the first line of the text does not, such as an exception of a log.
@@ -35,10 +40,11 @@ class DecodegateError(Exception):
         why: str = "",
         repeats: DecodegateError | None = None,
     ) -> None:
-        super().__init__(text)
+        shown = printable_lines(redact_text(str(text)))
+        super().__init__(shown)
         self.cause: Cause = repeats.cause if repeats else cause or self.usual
-        self.about: str = repeats.about if repeats else about or str(text)
-        self._why = why
+        self.about: str = repeats.about if repeats else printable_lines(redact_text(about)) or shown
+        self._why = printable_lines(redact_text(why))
         self._repeats = repeats
 
     @property

@@ -17,6 +17,32 @@ PLAIN = (DATA / "vllm_bench_0.32.json").read_bytes()
 DETAILED = (DATA / "vllm_bench_0.32_detailed.json").read_bytes()
 
 
+TABLE_HEAD = """\
+# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809
+# Collective test starting: ./build/all_reduce_perf
+# nThread 1 nGpus 2 minBytes 14336 maxBytes 28672 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 \
+graph: 10 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid   4711 on       host device  0 [0000:18:00] NVIDIA H200
+#  Rank  1 Group  0 Pid   4711 on       host device  1 [0000:2a:00] NVIDIA H200
+#
+#                                                              out-of-place                       in-place          
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         
+"""  # noqa: W291 - as it prints it
+TABLE_END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.2 \n#\n"
+
+
+def row(size: int, times: tuple[float, ...], *, wrong: str = "0", per_iteration: bool = False, stamp: str = "") -> str:
+    line = f"{size:12d}  {size // 2:12d}  {'bfloat16':>8}  {'sum':>6}  {'-1':>6}"
+    for time in times:
+        line += f"  {time:7.2f}  {size / time / 1e3:6.2f}  {size / time / 1e3:6.2f}  {wrong:>6}"
+        line += f"  {time:7.2f}  {time:7.2f}  {time:7.2f}  {0.1:7.2f}" if per_iteration else ""
+
+    return f"{line}{stamp}\n"
+
+
 def nccl_json(**changes: Any) -> bytes:
     timed = {"time": 11.5, "alg_bw": 1.2, "bus_bw": 1.2, "nwrong": 0.0}
     result = {"size": 14336, "count": 7168, "type": "bfloat16", "redop": "sum", "root": "    -1"}

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_decodegate.gang import worker
 from pytest_decodegate.gang.worker import note, state
 
 
@@ -79,9 +80,10 @@ def length_of(value: bytes) -> int:
 
 def stop_while_answering(who: int) -> None:
     if my_rank() == who:
-        for fd in control_sockets():
-            os.write(fd, struct.pack("!i", 1_000_000) + b"the beginning")
-
+        assert worker._channel is not None
+        connection = worker._channel._connection
+        # Sequence number and length of the next frame, but not all of it.
+        os.write(connection.fileno(), struct.pack("!QQ", connection._sent, 10_000) + b"the beginning")
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -124,3 +124,31 @@ def test_uv_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, uv: str 
 
 def test_without_a_cache_home_it_is_the_users() -> None:
     assert cache_folder({}) == Path.home() / ".cache" / "decodegate"
+
+
+def test_the_cache_is_this_users_alone(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    scripted(monkeypatch)
+    cache.mkdir(mode=0o755)
+    environment_of("0.26.0")
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("planted", ["cache", "environment"])
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_what_others_could_write_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, planted: str, mode: int
+) -> None:
+    scripted(monkeypatch)
+    python = Path(environment_of("0.26.0"))
+    folder = cache if planted == "cache" else python.parents[1]
+    folder.chmod(mode)
+    with pytest.raises(BadInput, match=rf"{folder}: can be written by others \(mode {mode:04o}\).*remove it"):
+        environment_of("0.26.0")
+
+
+def test_what_belongs_to_somebody_else_is_not_run(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    scripted(monkeypatch)
+    environment_of("0.26.0")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(BadInput, match=rf"{cache}: belongs to user {os.getuid()}, and programs in it would be run"):
+        environment_of("0.26.0")

@@ -38,7 +38,8 @@ def tag() -> str:
 def gang(tmp_path: Path, tag: str) -> Iterator[Gang]:
     # One start command appends the program, the other one quotes it for a shell, as ssh needs it.
     nodes = Nodes(("env NODE=a", "sh -c {command}"), f"127.0.0.1:{free_port()}", "127.0.0.1")
-    options = GangOptions(log_root=tmp_path, env={TAG: tag}, start_seconds=90.0, nodes=nodes)
+    secret = {"HF_TOKEN": "it's a secret"}
+    options = GangOptions(log_root=tmp_path, env={TAG: tag, **secret}, start_seconds=90.0, nodes=nodes)
     with Gang(2, options, name="nodes") as gang:
         yield gang
 
@@ -56,6 +57,14 @@ def test_ranks_of_two_nodes_work_together_and_say_who_they_are(gang: Gang, tmp_p
     assert list(tmp_path.glob("nodes-*/node[01]/torchrun.log"))
 
 
+def test_variables_reach_the_ranks_of_a_node_without_a_trace(gang: Gang, tag: str, tmp_path: Path) -> None:
+    assert {found["HF_TOKEN"] for found in gang.run(gang_tasks.environment)} == {"it's a secret"}
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes.tagged(TAG, tag)]
+    assert len(commands) >= 6
+    assert not any(b"secret" in command for command in commands)
+    assert not list(tmp_path.glob("nodes-*/node*/start.sh"))
+
+
 def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag: str) -> None:
     with pytest.raises(RankDied, match=r"rank 1 of nodes \(pid \d+\) died \(SIGKILL\) in die\(\)"):
         gang.run(gang_tasks.die, 1, signal.SIGKILL)
@@ -66,7 +75,7 @@ def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag:
 def test_a_rank_on_another_host_is_asked_for_its_stack_over_the_connection(
     tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_decodegate.gang.rank.HOST", "another-host")  # so that no signal can be sent
+    monkeypatch.setattr("pytest_decodegate.gang.rank.SYSTEM", "another system")  # so that no signal can be sent
     nodes = Nodes(("", ""), f"127.0.0.1:{free_port()}", "127.0.0.1")
     options = GangOptions(log_root=tmp_path, env={TAG: tag}, start_seconds=90.0, nodes=nodes)
     with Gang(2, options, name="remote") as gang:

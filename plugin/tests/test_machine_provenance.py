@@ -207,6 +207,10 @@ def test_only_variables_that_move_numbers_are_kept_sorted() -> None:
         ("VLLM_REGISTRY_URL", "https://me:word@example.org", True),
         ("VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE", "163840", False),
         ("NCCL_ALGO", "Ring", False),
+        *((f"VLLM_DB_{name}", "k", True) for name in ("PASS", "PAT", "JWT", "COOKIE", "DSN")),
+        ("VLLM_S3_URL", "https://bucket/x?X-Amz-Signature=abc", True),
+        ("VLLM_PROXY", "Authorization: Bearer abc", True),
+        ("VLLM_HUB", "hf_" + "x1Y" * 9, True),
     ],
 )
 def test_secrets_are_redacted_and_counts_of_tokens_are_not(name: str, value: str, secret: bool) -> None:

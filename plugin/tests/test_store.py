@@ -290,3 +290,56 @@ def test_a_file_is_as_readable_as_any_other(store: Store) -> None:
     (plain := store.root.parent / "plain").touch()
 
     assert record(store, OLD).stat().st_mode == plain.stat().st_mode
+
+
+def test_a_link_that_was_planted_at_the_temporary_name_does_not_have_its_target_overwritten(
+    store: Store, tmp_path: Path
+) -> None:
+    path = record(store, OLD)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path.with_name(f".{path.name}.tmp").symlink_to(victim)
+    record(store, OLD, session="s2")
+    assert victim.read_text() == "mine"
+    assert len(load(path).metrics["gemm"].sessions) == 2
+    assert not path.is_symlink()
+
+
+def test_a_link_that_was_planted_at_the_lock_does_not_have_its_target_emptied(store: Store, tmp_path: Path) -> None:
+    record(store, OLD)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    lock = store.root / f".{H200}.lock"
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(victim)
+    with pytest.raises(BadInput, match="cannot be written"):
+        record(store, OLD, session="s2")
+
+    assert victim.read_text() == "mine"
+
+
+def test_a_class_folder_that_is_a_link_is_refused(store: Store, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    store.root.mkdir(parents=True)
+    (store.root / H200).symlink_to(elsewhere)
+    for act in (lambda: record(store, OLD), lambda: store.load_all(H200)):
+        with pytest.raises(BadInput, match=rf"{H200}: is a link to {elsewhere}, .* not followed"):
+            act()
+
+    assert store.classes() == []
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_baseline_that_is_a_link_is_refused(store: Store, tmp_path: Path) -> None:
+    path = record(store, OLD)
+    moved = tmp_path / "moved.json"
+    path.rename(moved)
+    path.symlink_to(moved)
+    before = moved.read_bytes()
+    with pytest.raises(BadInput, match=r"is a link to .*moved\.json"):
+        store.load_all(H200)
+    with pytest.raises(BadInput, match=r"is a link to .*moved\.json"):
+        record(store, OLD, session="s2")
+
+    assert moved.read_bytes() == before

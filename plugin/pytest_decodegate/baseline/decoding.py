@@ -11,12 +11,16 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 
 from ..metric import Kind, Level
+from ..printable import printable_values
 from .schema import SCHEMA
 
 MOST_DEPTH = 40
 """The format needs ten levels; contracts and facts of the user lie below them."""
 
 _OPEN_DEPTH = 8  # levels above the deepest open object, /benchmarks/0/extra_info/sessions/0/replicates/0/facts
+
+_ESCAPED = re.compile(rb"\\[bfnrtu]")
+_BEGINS_A_COMMAND = re.compile(rb'"\s*::')
 
 # Nothing real lies outside, and inside no sum, square or inverse leaves the range of a float.
 _Positive = Annotated[float, msgspec.Meta(gt=1e-30, lt=1e30)]
@@ -113,8 +117,27 @@ class Refusal(Exception):
 
 
 def decode(content: bytes) -> File:
-    """The file that `content` is, as one of version SCHEMA; raises Refusal, or ValueError where it is no JSON."""
+    """The file that `content` is, as one of version SCHEMA; raises Refusal, or ValueError where it is no JSON.
+
+    Every text in it is printable: whoever wrote the file must not command the terminal or the CI that shows it.
+    """
+    if _perhaps_unseen(content):
+        content = json.dumps(printable_values(json.loads(content.decode()))).encode()
+
     return _decoded(content) or _walked(content)
+
+
+def _perhaps_unseen(content: bytes) -> bool:
+    """Whether a text in `content` may have to be made printable; of what we wrote hardly any, so that few are walked.
+
+    Cheap things are asked first: a file may have 90 MiB.
+    """
+    if not content.isascii() or b"\x7f" in content or b"##[" in content:
+        return True
+    if b"\\" in content and _ESCAPED.search(content):
+        return True
+
+    return b"::" in content and _BEGINS_A_COMMAND.search(content) is not None
 
 
 def samples_of(raw: msgspec.Raw, pointer: str) -> list[float]:

@@ -21,6 +21,7 @@ from ..errors import BadInput
 from ..machine.host import file_safe
 from ..machine.provenance import Provenance, differences
 from ..metric import Measurement, Metric
+from ..printable import printable
 from .benchmark_json import dumps
 from .edits import merge, new_band
 from .reader import load, parse
@@ -33,12 +34,12 @@ Edit: TypeAlias = Callable[[Baseline], tuple[Baseline, str]]
 RECORDING = "pytest --perf-record"
 """Who changed a band by recording with another one, in the log of a file."""
 
-_FILE_NAME = re.compile(r"(\d{4,})_.*\.json")
+_FILE_NAME = re.compile(r"(\d{4,18})_.*\.json")
 
 
 def path_component(text: str) -> str:
     """`text` as one component of a path: letters, digits and . + = - only, never hidden, never empty."""
-    return file_safe(text, kept=".+=")[:100] or "unnamed"
+    return file_safe(printable(text), kept=".+=")[:100] or "unnamed"
 
 
 class Store:
@@ -54,15 +55,23 @@ class Store:
         return self.root / path_component(machine_class)
 
     def files(self, machine_class: str) -> list[Path]:
-        """The baseline files of a machine class, in the order of their numbers; other files are not ours."""
+        """The baseline files of a machine class, in the order of their numbers; other files are not ours.
+
+        Raises BadInput if the folder is a link.
+        """
         folder = self.folder(machine_class)
-        paths = folder.iterdir() if folder.is_dir() else ()
-        return sorted((path for path in paths if _FILE_NAME.fullmatch(path.name)), key=_number)
+        _refuse_link(folder)
+        paths = [path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name)] if folder.is_dir() else []
+        for path in paths:
+            if printable(path.name) != path.name:
+                raise BadInput(f"{folder}: {path.name!r} is no name that can be shown; rename the file")
+
+        return sorted(paths, key=_number)
 
     def classes(self) -> list[str]:
         """Names of the folders of machine classes that hold baseline files."""
         folders = self.root.iterdir() if self.root.is_dir() else ()
-        names = (folder.name for folder in folders if folder.is_dir())
+        names = (folder.name for folder in folders if folder.is_dir() and not folder.is_symlink())
         return sorted(name for name in names if name == path_component(name) and self.files(name))
 
     def load_all(self, machine_class: str) -> list[Baseline]:
@@ -72,6 +81,7 @@ class Store:
 
     def _load(self, path: Path) -> Baseline | None:
         """The baseline at `path`, read again only after it changed; None when a merge has just removed it."""
+        _refuse_link(path)
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -190,6 +200,7 @@ class Store:
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
+        _refuse_link(folder)
         lock = folder.with_name(f".{folder.name}.lock")
         with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -286,9 +297,12 @@ def _explained(path: Path) -> Iterator[None]:
 def _write_whole(path: Path, content: bytes) -> None:
     """Replace `path` in one step: a reader or a crash sees the old file or the new one."""
     # A killed writer leaves its temporary file, which no reader considers; under the lock nobody else uses the name.
+    # What somebody has planted there goes: were it a link, its target would be overwritten.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        if os.path.lexists(temporary):
+            temporary.unlink()
+        with temporary.open("xb") as stream:  # O_EXCL: neither follows a link nor takes what is there
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -301,9 +315,18 @@ def _write_whole(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def _refuse_link(path: Path) -> None:
+    """Raise BadInput if `path`, below the folder of baselines, is a link: what is written would land elsewhere."""
+    if path.is_symlink():
+        raise BadInput(
+            f"{path}: is a link to {path.readlink()}, and links in a folder of baselines are not followed; put what it "
+            "leads to in its place, or name the other folder with the ini option perf_baselines"
+        )
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
     finally:

@@ -36,7 +36,7 @@ _OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _AT_POSITION: Final = "accepted_at_"
 _PER_POSITION: Final = re.compile(r"vllm:spec_decode_num_accepted_tokens_per_pos(?:_total)?")
-_POSITION = re.compile(r'\bposition="(\d+)"')
+_POSITION = re.compile(r'\bposition="(\d{1,6})"')
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ..errors import BadInput
+from ..printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,17 @@ class Endpoint:
 
 
 def base_url(text: str) -> str:
-    """`text` without a trailing slash or /v1; raises BadInput unless it is an http or https URL of a host."""
+    """`text` without a trailing slash or /v1; raises BadInput unless it is an http or https URL of a host.
+
+    A user or password in it is refused and not quoted: addresses stand in reports.
+    """
     parts = urlsplit(text.strip())
+    if "@" in parts.netloc:
+        raise BadInput(
+            "the server URL holds a user or a password; leave them out, and name the environment variable that holds "
+            "the server's key with --perf-server-key-env"
+        )
+
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is not a number
@@ -41,19 +51,22 @@ def base_url(text: str) -> str:
 
 
 def served_models(body: str) -> tuple[str, ...]:
-    """Model names in an answer of /v1/models, in its order; empty if it is not such an answer."""
+    """Model names in an answer of /v1/models, in its order; empty if it is not such an answer.
+
+    As the server writes them, since they must be sent back so: `repr` or an error shows them.
+    """
     return tuple(str(entry["id"]) for entry in _entries(body) if "id" in entry)
 
 
 def model_length(body: str, model: str) -> int | None:
     """The max_model_len that /v1/models gives for `model`, in tokens, if it gives one."""
     lengths = [entry.get("max_model_len") for entry in _entries(body) if entry.get("id") == model]
-    return lengths[0] if lengths and isinstance(lengths[0], int) else None
+    return lengths[0] if lengths and isinstance(lengths[0], int) and 0 < lengths[0] < 10**15 else None
 
 
 def owner(body: str) -> str | None:
     """Who an answer of /v1/models says that it is: "vllm", "sglang", "llamacpp"; None if it does not."""
-    return next((str(entry["owned_by"]) for entry in _entries(body) if entry.get("owned_by")), None)
+    return next((printable(str(entry["owned_by"])) for entry in _entries(body) if entry.get("owned_by")), None)
 
 
 def _entries(body: str) -> list[dict[str, object]]:

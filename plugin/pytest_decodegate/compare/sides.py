@@ -20,7 +20,7 @@ Named: TypeAlias = tuple[str, Callable[[], Baseline]]
 
 T = TypeVar("T")
 
-_NUMBERED = re.compile(r"\d{4,}_.*\.json")
+_NUMBERED = re.compile(r"\d{4,18}_.*\.json")
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BadInput
@@ -17,7 +18,9 @@ from .options import GangOptions, on_node
 
 GUARD_GRACE_SECONDS = 1.0
 
-_EXIT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+_EXIT = re.compile(
+    r"^[ \t]*rank[ \t]*: (\d{1,9}) \(local_rank: \d{1,9}\)\n[ \t]*exitcode[ \t]*: (-?\d{1,9})\b", re.MULTILINE
+)
 _NO_TORCH = re.compile(r"No module named '?torch\b")
 
 
@@ -35,11 +38,12 @@ class Agent:
         self._log = self._folder / "torchrun.log"
         own = {**options.env, **own}
         command = self._command(rank_count, options)
+        self._script = self._folder / "start.sh"
         if options.nodes is None or not options.nodes.start[node]:
             _check_python(options.python)
         else:
-            words = [f"{name}={value}" for name, value in own.items()]
-            command = on_node(options.nodes.start[node], ["env", *words, *command])
+            _write_script(self._script, own, command)
+            command = on_node(options.nodes.start[node], ["sh", str(self._script)])
 
         with self._log.open("wb") as log:
             self._process = guarded(
@@ -94,6 +98,7 @@ class Agent:
 
     def stop(self) -> None:
         """End torchrun and every descendant; bounded. Safe to call again."""
+        self._script.unlink(missing_ok=True)
         self.terminate()
         if not self.wait(GUARD_GRACE_SECONDS + KILL_SECONDS + 1):
             self._process.kill()
@@ -142,6 +147,17 @@ class Agent:
         """The end of stderr by local rank."""
         paths = self._folder.glob("ranks/*/attempt_0/*/stderr.log")
         return dict(sorted((path.parent.name, logs.tail(path)) for path in paths))
+
+
+def _write_script(path: Path, environment: Mapping[str, str], command: Sequence[str]) -> None:
+    """A script that sets `environment` and becomes `command`; it removes itself first.
+
+    A file, mode 0600, because variables may be secrets, and every user of a host sees the arguments of its processes.
+    """
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    text = "\n".join(['rm -f -- "$0"', *lines, f"exec {shlex.join(command)}", ""])
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _check_python(python: str) -> None:

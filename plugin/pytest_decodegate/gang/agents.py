@@ -33,6 +33,7 @@ class Agents:
         self._deadline = time.monotonic() + options.start_seconds
         self._listener = Listener(options.nodes.listen_host, folder) if options.nodes else Listener()
         self._agents: list[Agent] = []
+        self._id = folder.name
         own = self._environment(folder)
         try:
             for node in range(world_size // rank_count):
@@ -48,7 +49,7 @@ class Agents:
             "PYTHONSAFEPATH": "1",  # nor may the current folder
             protocol.ADDRESS: self._listener.address,
             protocol.KEY_FILE: str(self._listener.key_file),
-            protocol.GANG_ID: folder.name,
+            protocol.GANG_ID: self._id,
         }
 
     @property
@@ -70,13 +71,16 @@ class Agents:
         while missing := sorted(set(range(self._world_size)) - set(ranks)):
             self._check(missing)
             try:
-                rank = Rank(self._listener.ranks.get(timeout=min(STEP_SECONDS, max(0.0, self.seconds_left))))
+                admitted = self._listener.ranks.get(timeout=min(STEP_SECONDS, max(0.0, self.seconds_left)))
             except queue.Empty:
                 waited = time.monotonic() - started
                 on_wait(f"gang {self._name}: {len(ranks)} of {self._world_size} ranks are up after {waited:.0f} s")
                 continue
 
-            ranks[rank.hello.rank] = rank
+            if admitted.hello.rank in missing:
+                ranks[admitted.hello.rank] = Rank(admitted, self._id)
+            else:  # it has the key, but it is no rank of this gang, or one that is here already
+                admitted.connection.close()
 
         self._listener.close()
 

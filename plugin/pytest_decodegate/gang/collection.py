@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..cause import Finding
+from .connection import Untrusted
 from .options import GangOptions
 from .protocol import Failure, Note, Reply
 from .rank import Rank
@@ -21,7 +22,8 @@ LONGEST_WAIT_SECONDS = 3600.0
 class Collection:
     """The answers to the call `task` so far: `replies` by rank, `silent` ranks, and those that are `gone`.
 
-    given_up: why nobody waits for the answers, None while somebody does.
+    distrusted: why what came from a rank that is gone was not taken, by rank. given_up: why nobody waits for the
+    answers, None while somebody does.
     """
 
     def __init__(self, task: int, what: str, ranks: Mapping[int, Rank], options: GangOptions, seconds: float) -> None:
@@ -30,6 +32,7 @@ class Collection:
         self.seconds = seconds
         self.replies: dict[int, Reply] = {}
         self.gone: list[int] = []
+        self.distrusted: dict[int, str] = {}
         self.given_up: Finding | None = None
         self._ranks = ranks
         self._waiting = dict(ranks)
@@ -50,7 +53,7 @@ class Collection:
         """Send the call to every rank, until all have it, one is gone, or the deadline has passed."""
         for name, rank in self._ranks.items():
             try:
-                rank.wire.send(frame)
+                rank.connection.send(frame)
             except OSError:
                 self._lose(name)
 
@@ -83,7 +86,7 @@ class Collection:
 
     @property
     def _unsent(self) -> bool:
-        return any(rank.wire.unsent for rank in self._waiting.values())
+        return any(rank.connection.unsent for rank in self._waiting.values())
 
     def _seconds_left(self) -> float:
         left = self._deadline - time.monotonic()
@@ -92,19 +95,19 @@ class Collection:
     def _turn(self, seconds: float, on_note: OnNote | None) -> None:
         """Wait until a rank speaks, listens or ends, at most `seconds`, and deal with it."""
         ready = self._wait(seconds)
-        for name in [name for name in self._waiting if self._ranks[name].wire.fileno() in ready]:
+        for name in [name for name in self._waiting if self._ranks[name].connection.fileno() in ready]:
             self._serve(name, on_note)
 
         # What a rank wrote before its end is read first; its end is noticed once nothing is left to read.
         for name in self.silent:
             rank = self._ranks[name]
-            if rank.pidfd in ready and not rank.wire.readable:
+            if rank.pidfd in ready and not rank.connection.readable:
                 self._lose(name)
 
     def _wait(self, seconds: float) -> set[int]:
         poll = select.poll()
         for rank in self._waiting.values():
-            poll.register(rank.wire, select.POLLIN | (select.POLLOUT if rank.wire.unsent else 0))
+            poll.register(rank.connection, select.POLLIN | (select.POLLOUT if rank.connection.unsent else 0))
             if rank.pidfd is not None:
                 poll.register(rank.pidfd, select.POLLIN)
 
@@ -113,8 +116,12 @@ class Collection:
     def _serve(self, name: int, on_note: OnNote | None) -> None:
         rank = self._ranks[name]
         try:
-            rank.wire.push()
+            rank.connection.push()
             frame = rank.receive()
+        except Untrusted as error:
+            self.distrusted[name] = str(error)
+            self._lose(name)
+            return
         except (EOFError, OSError):
             self._lose(name)
             return

@@ -317,7 +317,7 @@ class Gang:
         seconds = self.options.teardown_seconds
         for rank in self._ranks.values():
             try:
-                rank.wire.send(protocol.dump(Bye(seconds)))
+                rank.connection.send(protocol.dump(Bye(seconds)))
             except OSError:
                 return
 

@@ -75,6 +75,7 @@ def _died(
     ends = {name: logs.tail(Path(rank.hello.log_dir, "stderr.log")) for name, rank in gone.items()}
     summary = agents.summary()
     reports = [exit_reasons.raised(collection.what, collection.failures, names)] if collection.failures else []
+    reports += [f"the connection of rank {name} was cut: {why}" for name, why in collection.distrusted.items()]
     reports += [rank.last_heard() for rank in gone.values() if rank.note]
     reports += [f"end of stderr of rank {name}:\n{text}" for name, text in ends.items() if text]
     reports += [f"torchrun reports:\n{summary}"] if summary else []

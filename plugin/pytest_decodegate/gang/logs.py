@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from ..printable import printable_lines
+from ..redaction import redact_text
 from .worker import STACKS
 
 Marks: TypeAlias = dict[tuple[int, str], int]
@@ -72,7 +74,8 @@ def output_since(log_dirs: Mapping[int, str], since: Marks) -> list[tuple[int, s
     """(rank, stream, text) for each stream that grew after `since`, by rank; from the start where `since` is silent."""
     streams = [(rank, stream) for rank in sorted(log_dirs) for stream in STREAMS]
     texts = [read_since(_log(log_dirs[rank], stream), since.get((rank, stream), 0)) for rank, stream in streams]
-    return [(rank, stream, text) for (rank, stream), text in zip(streams, texts, strict=True) if text]
+    shown = (printable_lines(redact_text(text)) for text in texts)
+    return [(rank, stream, text) for (rank, stream), text in zip(streams, shown, strict=True) if text]
 
 
 def _log(log_dir: str, stream: str) -> Path:

@@ -28,6 +28,14 @@ GANG_ID = "DECODEGATE_GANG"
 """Environment of everything below a gang, by which a stray process is recognised."""
 
 
+def this_system() -> str:
+    """The boot of this machine and the pid namespace of this process; "" where the kernel does not tell."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no path
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A module-level function, named so that another process can find it.
@@ -136,7 +144,10 @@ def _load(name: str, alias: str, file: str) -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame of a rank: who and where it is."""
+    """First frame of a rank: who and where it is.
+
+    system: of `this_system` there; only on one and the same is `pid` a number that means anything here.
+    """
 
     rank: int
     local_rank: int
@@ -144,6 +155,7 @@ class Hello:
     host: str
     log_dir: str
     python: str
+    system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +212,7 @@ def dump(message: object) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
-def load(frame: bytes) -> Any:
+def load(frame: bytes | memoryview) -> Any:
     """Unpickle a frame that came over an authenticated connection."""
     return pickle.loads(frame)
 

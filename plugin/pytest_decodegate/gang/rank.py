@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-import socket
 import time
 from contextlib import suppress
-from multiprocessing.connection import wait
+from dataclasses import replace
 from typing import Any
 
+from ..printable import printable, printable_lines
 from ..process import processes
+from ..redaction import redact_text
 from . import protocol
-from .connection import Wire
 from .listener import Admitted
-from .protocol import Hello
+from .protocol import Hello, Note, Reply
 
-HOST = socket.gethostname()
+SYSTEM = protocol.this_system()
 
 
 class Rank:
-    """Connection and process of one rank; `note` is what it last said, with the time (monotonic)."""
+    """Connection and process of one rank; `note` is what it last said, with the time (monotonic).
 
-    def __init__(self, admitted: Admitted) -> None:
+    Its process is looked at and killed only where it is beyond doubt: the kernel says which process connected, or, over
+    TCP, the pid that the rank gives is of this system and belongs to a process that was started with `gang_id`.
+    """
+
+    def __init__(self, admitted: Admitted, gang_id: str) -> None:
         self.hello: Hello = admitted.hello
-        self.wire = Wire(admitted.connection)
+        self.connection = admitted.connection
         self.note: tuple[str, float] | None = None
-        self.local = self.hello.host == HOST
         # A process that a workload has forked may hold the socket open: the pidfd sees the rank's end all the same.
-        self.pidfd = self._open_pidfd() if self.local else None
+        self.pidfd: int | None = None
+        if admitted.pid is not None:
+            self.hello = replace(admitted.hello, pid=admitted.pid)
+            with suppress(ProcessLookupError):
+                self.pidfd = os.pidfd_open(admitted.pid)
+        elif SYSTEM and self.hello.system == SYSTEM:
+            self.pidfd = processes.open_tagged(self.hello.pid, protocol.GANG_ID, gang_id)
 
-    def _open_pidfd(self) -> int | None:
-        with suppress(ProcessLookupError):
-            return os.pidfd_open(self.hello.pid)
-
-        return None
+        self.local = self.pidfd is not None or admitted.pid is not None
 
     @property
     def ended(self) -> bool:
@@ -43,8 +49,14 @@ class Rank:
 
     def receive(self) -> Any:
         """The next frame, None if not all of it is here yet. Raises EOFError or OSError if the rank has hung up."""
-        frame = self.wire.pull()
-        return None if frame is None else protocol.load(frame)
+        frame = self.connection.pull()
+        message = None if frame is None else protocol.load(frame)
+        if isinstance(message, Note):
+            return replace(message, text=printable(redact_text(message.text)))
+        if isinstance(message, Reply) and message.skip is not None:  # of a failure an error of ours is made
+            return replace(message, skip=printable_lines(redact_text(message.skip)))
+
+        return message
 
     def hear(self, text: str) -> None:
         """Remember a note."""
@@ -74,20 +86,22 @@ class Rank:
         if self.pidfd is not None:
             processes.send_signal(self.pidfd, signal.SIGUSR1)
         else:
-            self.wire.wake()
+            self.connection.wake()
 
     def kill(self) -> None:
         """SIGKILL the rank and its process group; torchrun would wait 30 s before that (pytorch#192815)."""
-        if self.local:
-            processes.kill_group(self.hello.pid)
+        if self.pidfd is not None:
+            processes.kill_group(self.pidfd)
 
     def await_end(self, seconds: float) -> None:
         """Wait until the process has ended, or has hung up if it is on another host."""
-        wait([self.wire.fileno() if self.pidfd is None else self.pidfd], seconds)
+        poll = select.poll()
+        poll.register(self.connection if self.pidfd is None else self.pidfd, select.POLLIN)
+        poll.poll(seconds * 1e3)
 
     def close(self) -> None:
         """Hang up."""
-        self.wire.close()
+        self.connection.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None

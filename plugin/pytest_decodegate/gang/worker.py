@@ -19,14 +19,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import IO, Any, Final
 
 from ..cause import cause_of
 from ..errors import DecodegateError
 from ..process.guard import PR_SET_PDEATHSIG, prctl
-from . import protocol
+from . import connection, protocol
+from .connection import Connection
 from .protocol import Bye, Call, Failure, Hello, Note, Reply
 
 STACKS = "stacks.log"
@@ -34,6 +34,9 @@ STACKS = "stacks.log"
 
 LOST_CONTROLLER = 86
 """Exit code of a rank whose connection to the controller is gone."""
+
+CONNECT_SECONDS = 30.0
+RETRY_SECONDS = 0.2
 
 SKIPS = frozenset({"_pytest.outcomes.Skipped", "unittest.case.SkipTest"})
 
@@ -50,11 +53,13 @@ class _Channel:
         self.task = 0
 
     def receive(self) -> Any:
-        return protocol.load(self._connection.recv_bytes())
+        frame = self._connection.pull()
+        assert frame is not None  # it blocks
+        return protocol.load(frame)
 
     def send(self, frame: bytes) -> None:
         with self._lock:
-            self._connection.send_bytes(frame)
+            self._connection.send(frame)
 
 
 _channel: _Channel | None = None
@@ -200,17 +205,29 @@ def _watch(fd: int, stacks: IO[bytes]) -> None:
 
 
 def _connect() -> Connection:
-    address = os.environ[protocol.ADDRESS]
     key = Path(os.environ[protocol.KEY_FILE]).read_bytes()
-    if address.startswith("/"):
-        return Client(address, authkey=key)
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        controller = _open(os.environ[protocol.ADDRESS])
+        try:
+            return Connection(controller, connection.answer(controller, key, deadline), blocking=True)
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            # Among very many strangers a slow handshake is the first to be dropped.
+            controller.close()
+            if time.monotonic() + RETRY_SECONDS > deadline:
+                raise
 
-    host, _, port = address.rpartition(":")
-    connection = Client((host, int(port)), authkey=key)
-    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-        duplicate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        time.sleep(RETRY_SECONDS)
 
-    return connection
+
+def _open(address: str) -> socket.socket:
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host, int(port)))
+
+    controller = socket.socket(socket.AF_UNIX)
+    controller.connect(address)
+    return controller
 
 
 def _hello() -> Hello:
@@ -221,6 +238,7 @@ def _hello() -> Hello:
         host=socket.gethostname(),
         log_dir=str(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent),
         python=sys.executable,
+        system=protocol.this_system(),
     )
 
 
@@ -232,9 +250,9 @@ def main() -> None:
     faulthandler.enable()
     stacks = Path(hello.log_dir, STACKS).open("wb")  # noqa: SIM115 - open for life: a signal handler writes to it
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    connection = _connect()
-    threading.Thread(target=_watch, args=[connection.fileno(), stacks], daemon=True, name="decodegate watch").start()
-    _channel = _Channel(connection)
+    controller = _connect()
+    threading.Thread(target=_watch, args=[controller.fileno(), stacks], daemon=True, name="decodegate watch").start()
+    _channel = _Channel(controller)
     _channel.send(protocol.dump(hello))
     try:
         _serve(_channel)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..baseline.schema import Session
 from ..errors import BadInput
 from ..metric import Json, Metric
+from ..printable import printable_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Fields:
     def number(self, name: str, *, least: float = 0.0) -> float:
         """A finite number above `least`."""
         value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < math.inf:
+        if not _is_number(value) or not least < value:
             raise self.wrong(name, f"a finite number above {least:g} is needed")
 
         return float(value)
@@ -96,8 +97,9 @@ class Fields:
         return Fields(f"{self.where}, {name}", value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+def _is_number(value: Any) -> TypeGuard[float]:
+    # An integer of JSON may have more digits than a float can hold.
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def document(source: Source) -> Fields | None:
@@ -107,7 +109,7 @@ def document(source: Source) -> Fields | None:
     except (ValueError, RecursionError):
         return None
 
-    return Fields(str(source.path), values) if isinstance(values, dict) else None
+    return Fields(str(source.path), printable_values(values)) if isinstance(values, dict) else None
 
 
 def instant(text: str, pattern: str) -> datetime | None:

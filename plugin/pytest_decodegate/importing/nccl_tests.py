@@ -5,6 +5,7 @@ Both from src/util.cu of nccl-tests 2.19.6; tables of older versions lack the li
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,18 @@ from ..baseline.schema import Session
 from ..errors import BadInput
 from ..machine.provenance import redact
 from ..metric import Json, Metric
+from ..printable import printable_lines
 from .found import Fields, Found, Source, instant
 
 TOOL: Final = "nccl-tests"
 _PROGRAM = re.compile(r"# Collective test starting: (\S+)")
-_VERSIONS = re.compile(r"# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)")
-_SETTINGS = re.compile(r"# nThread .* iters: (\d+) agg iters: (\d+) validation: \d+ graph: (\d+)")
-_RANK = re.compile(r"#\s+Rank\s+\d+ .*\] (.+)")
+_VERSIONS = re.compile(r"# nccl-tests version (\S{1,40}) nccl-headers=\d{1,9} nccl-library=(\d{1,9})\b")
+_SETTINGS = re.compile(
+    r"# nThread .{0,300} iters: (\d{1,9}) agg iters: (\d{1,9}) validation: \d{1,9} graph: (\d{1,9})\b"
+)
+_RANK = re.compile(r"#[ \t]+Rank[ \t]+\d{1,9} .{0,300}\] (.+)")
 _ROW = re.compile(r"\s+(\d+)\s+(\d+)\s+([a-z]\w*)\s+(\w+)\s+(-?\d+)((?:\s+\S+){4,})\s*")
+_MOST_DIGITS = 18
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -70,7 +75,7 @@ def read_json(source: Source, fields: Fields) -> Found:
 
 def read_table(source: Source) -> Found:
     """Times of every size of a printed table; raises BadInput naming file, line and value."""
-    path, text = str(source.path), source.content.decode(errors="replace")
+    path, text = str(source.path), printable_lines(source.content.decode(errors="replace"))
     program, settings = _PROGRAM.search(text), _SETTINGS.search(text)
     if program is None:
         raise BadInput(f"{path}: no line '# Collective test starting: NAME': the table does not say which collective")
@@ -153,8 +158,11 @@ def _table_rows(where: str, line: str) -> Iterator[_Row]:
         return
 
     size, _, dtype, op, root, rest = match.groups()
+    if len(size) > _MOST_DIGITS:
+        raise BadInput(f"{where}: column 'size' is {size[:20]!r}...: no message has that many bytes")
+
     for place, (time, _, _, wrong) in _halves(rest.split()):
-        if not _NUMBER.fullmatch(time) or float(time) == 0:
+        if not _NUMBER.fullmatch(time) or not 0 < float(time) < math.inf:
             raise BadInput(f"{where}: column 'time' is {time!r}: microseconds above zero are needed")
         if wrong != "N/A" and not (_NUMBER.fullmatch(wrong) and float(wrong) == 0):
             raise BadInput(f"{where}: column '#wrong' is {wrong!r}: the collective gave wrong data")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..metric import Json
+from ..printable import printable
 
 SUBSYSTEMS: Final = "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"
 """NCCL_DEBUG_SUBSYS under which NCCL writes every line that is read here; rank 0 alone writes those of TUNING."""
@@ -25,13 +26,14 @@ _PREFIX: Final = " NCCL INFO "
 """Before it stand host, pid, thread, device, and a timestamp if the user asked for one (debug.cc, ncclDebugLog)."""
 
 _VERSION: Final = re.compile(r"NCCL version (\d[\w.]*)(?:\+cuda[\w.]+)?\s*$")
-_COMPLETE: Final = re.compile(r"nranks (\d{1,18}) .*Init COMPLETE")
+_COMPLETE: Final = re.compile(r"nranks (\d{1,18}) .{0,500}Init COMPLETE")
 _CHANNELS: Final = re.compile(
-    r"(\d{1,18}) coll channels, .*?(\d{1,18}) nvls channels, (\d{1,18}) p2p channels, (\d{1,18}) p2p channels per peer"
+    r"(\d{1,18}) coll channels, .{0,200}?(\d{1,18}) nvls channels, (\d{1,18}) p2p channels, "
+    r"(\d{1,18}) p2p channels per peer"
 )
 _CHANNEL_NAMES: Final = ("collectives", "nvls", "p2p", "p2p_per_peer")
 _VIA: Final = re.compile(
-    r"Channel \d+(?:/\d+)? : \S+ -> \S+(?: \[(?:send|receive)\])? via (\w+/(?:direct pointer|\w+))"
+    r"Channel \d{1,9}(?:/\d{1,9})? : \S+ -> \S+(?: \[(?:send|receive)\])? via (\w+/(?:direct pointer|\w+))"
 )
 _TUNED: Final = re.compile(
     r"(?:(?P<function>\w+): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
@@ -115,7 +117,7 @@ def contract(issued: Iterable[NcclCall]) -> dict[str, Json]:
 
 def _messages(text: str) -> Iterator[str]:
     # Two copies of NCCL in one process write to one file, each at its own place: zeros fill the gaps.
-    for line in text.replace("\0", "").splitlines():
+    for line in map(printable, text.replace("\0", "").splitlines()):
         _, prefix, message = line.rpartition(_PREFIX)
         if prefix or line.startswith("NCCL version "):
             yield message
@@ -143,4 +145,4 @@ def _call(message: str) -> NcclCall | None:
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
-    return names[int(word)] if word.isdecimal() and int(word) < len(names) else word
+    return names[int(word)] if word.isdecimal() and len(word) == 1 and int(word) < len(names) else word

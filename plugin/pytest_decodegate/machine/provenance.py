@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 
 from ..errors import BadInput
 from ..metric import Json
+from ..printable import printable
+from ..redaction import redact_value
 
 COMPONENTS: Final = (
     *("driver", "vbios", "kernel", "cuda", "torch", "nccl", "vllm", "python"),
@@ -19,8 +21,6 @@ COMPONENTS: Final = (
 
 SETTINGS: Final = ("env:", "flag:")
 """Prefixes of single settings that may be the change: environment variables and flags of the server."""
-
-REDACTED: Final = "redacted"
 
 _TOLD_SINCE: Final = "driver_p2p"
 _RECORDED_LATER: Final = frozenset(
@@ -62,8 +62,6 @@ _VOLATILE = re.compile(
     r"|_ROOT|_ASSETS_CACHE|_CACHE_PATH|_CACHE_DIR|_WORKSPACE_BASE|_BASE_PATH|_PROFILER_DIR)"
     r"|VLLM_LOGGING_(CONFIG_PATH|PREFIX|STREAM|COLOR)|VLLM_USAGE_.*|VLLM_(NO_USAGE_STATS|DO_NOT_TRACK)"
 )
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"://[^/\s]*:[^/\s]*@")
 _SETTING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -146,20 +144,11 @@ def parse_declared(text: str) -> frozenset[str]:
 
 def redact(environ: Mapping[str, str]) -> dict[str, Json]:
     """The variables that can move a number, by allow-list and sorted; values of secrets become "redacted"."""
-    kept = (name for name in sorted(environ) if _matters(name))
-    return {name: REDACTED if _secret(name, environ[name]) else environ[name] for name in kept}
+    return {name: printable(redact_value(name, environ[name])) for name in sorted(environ) if _matters(name)}
 
 
 def _matters(name: str) -> bool:
     return (name in _NAMES or name.startswith(_PREFIXES)) and not _VOLATILE.fullmatch(name)
-
-
-def _secret(name: str, value: str) -> bool:
-    # VLLM_MAX_TOKENS_PER_...=163840 is a count that moves numbers, not a secret.
-    if value.isdigit():
-        name = name.replace("TOKENS", "")
-
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
 def _can_be_declared(name: str) -> bool:

@@ -21,6 +21,8 @@ _RANK_VARIABLES = re.compile(
     r"|DECODEGATE_\w+|PYTEST_(CURRENT_TEST|VERSION|XDIST_\w+)"
 )
 
+_PIDFD_SIGNAL_PROCESS_GROUP = 4
+
 _STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in an uninterruptible system call"}
 
 
@@ -94,10 +96,17 @@ def send_signal(pidfd: int, signum: signal.Signals) -> None:
         signal.pidfd_send_signal(pidfd, signum)
 
 
-def kill_group(leader: int) -> None:
-    """SIGKILL the process group that `leader` leads, whether or not the leader itself still lives."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+def kill_group(pidfd: int) -> None:
+    """SIGKILL the process behind `pidfd` with its process group; before Linux 6.9 the process alone.
+
+    Of a group there are no pidfds: its number may be another's by now, and is never used.
+    """
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+    except ProcessLookupError:
+        return
+    except OSError:
+        send_signal(pidfd, signal.SIGKILL)
 
 
 def tagged(name: str, value: str) -> list[int]:
@@ -113,13 +122,29 @@ def _environment(pid: str) -> list[bytes]:
         return []
 
 
+def open_tagged(pid: int, name: str, value: str) -> int | None:
+    """A pidfd of process `pid` if it was started with NAME=VALUE in its environment, else None."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (OSError, OverflowError):
+        return None
+
+    # The environment is that of the process behind the pidfd if that has not ended after it was read.
+    if f"{name}={value}".encode() in _environment(str(pid)) and not ended(pidfd):
+        return pidfd
+
+    os.close(pidfd)
+    return None
+
+
 def kill_tagged(name: str, value: str) -> None:
     """SIGKILL every process that was started with NAME=VALUE, until none is left; the last resort, bounded."""
     deadline = time.monotonic() + KILL_SECONDS
     while (pids := tagged(name, value)) and time.monotonic() < deadline:
         for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if (pidfd := open_tagged(pid, name, value)) is not None:
+                send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
 
         time.sleep(0.01)
 

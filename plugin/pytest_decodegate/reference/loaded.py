@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED, agree, probe, variables
+from ..redaction import redact_value
 
 if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
@@ -75,8 +76,8 @@ def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
     return tuple(
         Difference(
             f"env:{name}",
-            ABSENT if before is None else before,
-            ABSENT if now is None else now,
+            ABSENT if before is None else redact_value(name, before),
+            ABSENT if now is None else redact_value(name, now),
             declarable=True,
         )
         for name, before, now in sides
@@ -96,8 +97,8 @@ def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> 
             f"{new.facts.get('executable')}"
         )
     for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
-        if old.env.get(name) == new.env.get(name):
-            yield f"env:{name} is {new.env.get(name)!r} in the ranks of both sides"
+        if (value := old.env.get(name)) == new.env.get(name):
+            yield f"env:{name} is {value if value is None else redact_value(name, value)!r} in the ranks of both sides"
 
 
 def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:

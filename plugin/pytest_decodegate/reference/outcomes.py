@@ -8,6 +8,8 @@ from ..cause import Cause, Finding, cause_of_text
 from ..gate.result import Ended, Failed, Skipped
 from ..gate.verdict import geometric_mean
 from ..measure.paired_source import StackFailed
+from ..printable import printable_lines
+from ..redaction import redact_text
 
 if TYPE_CHECKING:
     import pytest
@@ -42,14 +44,14 @@ def failed(
 def _crash(report: pytest.TestReport) -> Finding:
     """What was raised; the whole text of pytest begins with lines of the test."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(crash.message) if crash else report.longreprtext
+    text = printable_lines(redact_text(str(crash.message) if crash else report.longreprtext))
     return Finding(text, cause_of_text(text) or Cause.EXCEPTION, text, brief=text.partition("\n")[0])
 
 
 def skipped(report: pytest.TestReport) -> Skipped:
     """A test that was skipped, and why."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    return Skipped(report.nodeid, reason.removeprefix("Skipped: "))
+    return Skipped(report.nodeid, printable_lines(redact_text(reason.removeprefix("Skipped: "))))
 
 
 def ended(exit_status: int, problem: str | None, left_out: int, seconds: float) -> Ended:

@@ -66,11 +66,6 @@ def answer(compared: Compared) -> str:
     return f"{', '.join(counted) or 'nothing was compared'}: {said[compared.status]}"
 
 
-def printable(text: str) -> str:
-    """`text` from a file without what would move a cursor or ring a bell."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def _pair(pair: Pair) -> Section:
     return Section(
         title=f"{pair.base.machine_class}: {pair.base.path} -> {pair.new.path}",

@@ -7,7 +7,8 @@ from itertools import islice
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement, Verdict
-from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from ..printable import printable
+from .comparison import COLUMNS, HEADER, Section, answer, sections
 from .table import cells, table
 
 MOST_EXPLAINED = 20

@@ -7,7 +7,8 @@ from html import escape as _escape
 
 from ..compare.pairs import Compared
 from ..gate.verdict import Judgement
-from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from ..printable import printable
+from .comparison import COLUMNS, HEADER, Section, answer, sections
 from .table import cells
 
 _STYLE = """

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterable, Iterator
 
 from ..compare.pairs import Compared
-from .comparison import COLUMNS, HEADER, Section, answer, printable, sections
+from .comparison import COLUMNS, HEADER, Section, answer, sections
+from .escape import escaped
 from .table import cells
-
-_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
 def markdown(compared: Compared) -> str:
@@ -20,11 +17,6 @@ def markdown(compared: Compared) -> str:
         lines += _section(section)
 
     return "\n".join(lines)
-
-
-def escaped(text: str) -> str:
-    """`text` as Markdown that shows it as it is."""
-    return _SPECIAL.sub(r"\\\1", html.escape(printable(text), quote=False))
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput, ServerError
+from ..printable import printable_lines
+from ..redaction import redact_text
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class ServerUnderTest:
 
         start, self._log_shown = self._log_shown, self._server.log_size()
         text = self._server.log(max(start, self._log_shown - LOG_BYTES), self._log_shown)
-        return [("log of the server", text)] if text else []
+        return [("log of the server", printable_lines(redact_text(text)))] if text else []
 
     def _start(self) -> None:
         if not self._settings.server:

@@ -13,7 +13,7 @@ _OURS = "decodegate chooses it, so that it measures its own server"
 _REFUSED = {
     "--host": _OURS,
     "--served-model-name": _OURS,
-    "--api-key": "the server listens on this host alone, and its arguments are stored with what is measured",
+    "--api-key": "the server gets one of its own, by its environment: every user of the host can read arguments",
 }
 
 
@@ -31,6 +31,12 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"--perf-serve: {message}")
 
 
+def _means(word: str, flag: str) -> bool:
+    """Whether vLLM takes `word` for `flag`: it also reads --api_key, and an option that is cut short."""
+    name = word.partition("=")[0].replace("_", "-")
+    return len(name) > len(flag) - 3 and flag.startswith(name)
+
+
 def read_command(words: Sequence[str]) -> UsersCommand:
     """Find model and port in `words` ("MODEL ..." or "--model MODEL ..."); raises BadInput without a usable model."""
     parser = _Parser(add_help=False, allow_abbrev=False)
@@ -38,7 +44,7 @@ def read_command(words: Sequence[str]) -> UsersCommand:
     parser.add_argument("--port", type=int, default=0)
     known, rest = parser.parse_known_args(list(words))
     for flag, reason in _REFUSED.items():
-        if any(word == flag or word.startswith(f"{flag}=") for word in rest):
+        if any(_means(word, flag) for word in rest):
             raise BadInput(f"--perf-serve: leave out {flag}; {reason}")
 
     if known.model is None and rest and not rest[0].startswith("-"):

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BadInput
+from ..printable import printable
 from ..process.processes import scrubbed
+from ..redaction import redact_arguments
 from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
@@ -44,8 +46,7 @@ class Launch:
         options = ServerOptions(
             python=self.python,
             model=model,
-            # The user's key would shut us out of our own server, which this host alone can reach.
-            environment={**scrubbed(os.environ), "VLLM_API_KEY": "", **self.environment},
+            environment={**scrubbed(os.environ), **self.environment},
             log_path=self.folder / "server.log",
             port=port,
             start_seconds=self.start_seconds,
@@ -82,6 +83,6 @@ def launch_users(start: Launch, words: Sequence[str], pins: Mapping[str, str]) -
         folder=Path(command.model),
         vocabulary=len(ATTACHED_TOKEN_IDS),
         arguments=(*command.arguments, "--no-enable-prefix-caching"),
-        facts={"model": command.model, "arguments": " ".join(command.arguments)},
+        facts={"model": command.model, "arguments": printable(" ".join(redact_arguments(command.arguments)))},
     )
     return replace(start(local.pinned(pins), port=command.port), token_ids=ATTACHED_TOKEN_IDS)

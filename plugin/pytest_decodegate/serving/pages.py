@@ -15,11 +15,15 @@ from urllib.parse import urlsplit
 
 from ..client.endpoint import Endpoint, model_length, owner
 from ..metric import Json
+from ..printable import printable
+from ..redaction import redact_text
 from .log_facts import read_facts
 
 Get = Callable[[str], str | None]
 
 _PAGE_SECONDS = 10.0
+_MOST_BYTES = 16 * 2**20  # the /metrics of a server of many engines has one or two
+_MOST_DIGITS = 15
 
 # Page -> fact -> where it stands there. /server_info is the newer name of SGLang's page, and vLLM's in developer mode.
 _SGLANG: Final[Mapping[str, str]] = {
@@ -54,7 +58,7 @@ _CACHE: Final[Mapping[str, str]] = {
     "prefix_caching": "enable_prefix_caching",
 }
 _CACHE_LINE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_LABEL = re.compile(r'\b(\w{1,100})="([^"]*)"')
 _WORDS: Final[Mapping[str, Json]] = {"True": True, "False": False, "None": None}
 
 ENGINES: Final[Mapping[str, str]] = {
@@ -74,7 +78,11 @@ def fetch(endpoint: Endpoint, path: str) -> tuple[int, str]:
     try:
         connection.request("GET", parts.path + path, headers=endpoint.headers)
         response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
+        body = response.read(_MOST_BYTES + 1)
+        if len(body) > _MOST_BYTES:
+            raise OSError(f"{path} is larger than {_MOST_BYTES // 2**20} MiB")
+
+        return response.status, body.decode(errors="replace")
     except http.client.HTTPException as error:
         raise OSError(f"not an HTTP answer ({error!r})") from error
     finally:
@@ -119,7 +127,13 @@ def _picked(answer: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, J
     inner = answer.get("server_args")
     both = {**inner, **answer} if isinstance(inner, dict) else answer
     found = {fact: _at(both, place) for fact, place in fields.items()}
-    return {fact: value for fact, value in found.items() if isinstance(value, str | int)}
+    # No count has more digits; one that has could not be read back from a baseline.
+    usable = {fact: value for fact, value in found.items() if isinstance(value, str) or _is_count(value)}
+    return {fact: printable(redact_text(value)) if isinstance(value, str) else value for fact, value in usable.items()}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 10**_MOST_DIGITS
 
 
 def _at(value: Any, place: str) -> Any:
@@ -139,4 +153,4 @@ def _object(body: str | None) -> dict[str, Any]:
 
 
 def _word(text: str) -> Json:
-    return int(text) if text.isdecimal() else _WORDS.get(text, text)
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else _WORDS.get(text, printable(text))

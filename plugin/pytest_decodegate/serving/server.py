@@ -17,12 +17,16 @@ from typing import Self
 from ..client.endpoint import Endpoint, base_url, model_length, served_models
 from ..errors import BadInput, ServerError
 from ..metric import Json
+from ..printable import printable
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
 from .process import ServerProcess
 
 OnWait = Callable[[str], None]
+
+API_KEY = "VLLM_API_KEY"
+"""Where vLLM looks for the key that its clients must send."""
 
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.5
@@ -199,7 +203,7 @@ def attach(url: str, *, model: str | None = None, key: str = "") -> Server:
 
     endpoint = replace(endpoint, model=model or models[0])
     given: dict[str, Json] = {
-        "model": endpoint.model,
+        "model": printable(endpoint.model),
         "max_model_len": model_length(body, endpoint.model) or "unknown",
     }
     return Server(endpoint, ATTACHED_TOKEN_IDS, given_facts=given)
@@ -212,12 +216,14 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     with the end of the log, if the server ends, falls silent, takes too long, or another server answers on the port.
     """
     port = _free_port(options.port)
-    # A name of our own: whoever else comes to listen on this port cannot be taken for our server.
-    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}")
+    # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
+    # other users of this host can neither ask it nor disturb it.
+    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
     began = time.monotonic()
     process = ServerProcess(
         _command(options, endpoint, port),
-        environment={**options.environment, **options.model.environment},
+        # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
+        environment={**options.environment, **options.model.environment, API_KEY: endpoint.key},
         log_path=options.log_path,
         grace_seconds=options.grace_seconds,
     )

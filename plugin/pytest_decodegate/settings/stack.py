@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from ..client.endpoint import base_url
 from ..errors import BadInput
 from ..gang import protocol
+from ..printable import printable
+from ..redaction import redact_value
 from ..workloads.runtime.slowdown import VARIABLE, read_slowdowns
 
 if TYPE_CHECKING:
@@ -61,13 +63,14 @@ class Stack:
 
     @property
     def parts(self) -> list[str]:
-        """The words that `parse_stack` reads it from, one for each part."""
+        """The words that `parse_stack` reads it from, one for each part; secrets as they are, so never to be shown."""
         named = (("python", self.python), ("nccl", self.nccl), ("server", self.server))
         paths = [f"{name}={value}" for name, value in named if value]
         return [*paths, *(f"env:{name}={value}" for name, value in self.env)] or [THIS]
 
     def __str__(self) -> str:
-        return ",".join(self.parts)
+        shown = replace(self, env=tuple((name, redact_value(name, value)) for name, value in self.env))
+        return printable(",".join(shown.parts))
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The variables that the ranks get on top of `environ`."""
@@ -96,7 +99,8 @@ def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str
     for text in texts:
         for name, value in _pieces(text, option):
             if name in found:
-                raise BadInput(f"{option}: {name} is given twice, as {found[name]!r} and {value!r}; give one stack")
+                first, second = (redact_value(name, given) for given in (found[name], value))
+                raise BadInput(f"{option}: {name} is given twice, as {first!r} and {second!r}; give one stack")
             found[name] = value
 
     if "server" in found and len(found) > 1:

@@ -201,6 +201,11 @@ def url(text: str | None) -> str | None:
     """The address of --perf-server, without the last slash."""
     if text is None:
         return None
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        # Not quoted: it would stand in the report.
+        raise BadInput(
+            "--perf-server: the URL holds a user or a password; leave them out, and give --perf-server-key-env"
+        )
     if not _is_http(text):
         raise BadInput(f"--perf-server: {text!r} is not a URL such as http://127.0.0.1:8000")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,14 +29,20 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 def environment_of(version: str) -> str:
     """The Python of an environment with vLLM `version`; made by uv, or pip without it, from the index they are set to.
 
-    Raises BadInput with the installer's last words if there is no such version or it does not install. One that was
-    not finished is made anew, and of two runs that want the same one waits for the other.
+    Raises BadInput with the installer's last words if there is no such version or it does not install, and where
+    somebody else can have put it there. One that was not finished is made anew, and of two runs that want the same one
+    waits for the other.
     """
     if not _VERSION.fullmatch(version):
         raise BadInput(f"vllm={version} is no version; write for example vllm=0.26.0")
 
     folder = cache_folder() / f"vllm-{version}-py{sys.version_info.major}.{sys.version_info.minor}"
     try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder.parent)
+        folder.parent.chmod(0o700)
+        if os.path.lexists(folder):
+            _check_private(folder)
         _make_once(version, folder)
     except OSError as error:
         raise BadInput(
@@ -66,7 +73,6 @@ def commands(version: str, folder: Path) -> list[list[str]]:
 def _make_once(version: str, folder: Path) -> None:
     from filelock import FileLock, Timeout
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
         lock.acquire(timeout=0)
@@ -79,6 +85,22 @@ def _make_once(version: str, folder: Path) -> None:
             _make(version, folder)
     finally:
         lock.release()
+
+
+def _check_private(folder: Path) -> None:
+    """Raise BadInput unless `folder` is this user's, and nobody else can have written there: what lies in it is run."""
+    found, link = folder.stat(), folder.lstat()
+    if {found.st_uid, link.st_uid} != {os.geteuid()}:
+        reason = f"belongs to user {found.st_uid if found.st_uid != os.geteuid() else link.st_uid}"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    else:
+        return
+
+    raise BadInput(
+        f"{folder}: {reason}, and programs in it would be run; look at what is there, remove it, and run again, or set "
+        "XDG_CACHE_HOME to a folder of your own"
+    )
 
 
 def _is_complete(folder: Path) -> bool:
