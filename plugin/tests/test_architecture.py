@@ -67,3 +67,17 @@ def test_a_verdict_is_judged_without_the_words_that_are_made_of_it() -> None:
     words = {"gate.text.advice", "gate.text.explain"}
     users = {name for name, used in import_graph.graph(MODULES).items() if used & words}
     assert not {name for name in users if name.startswith(("gate.", "reference.", "measure.", "compare."))} - words
+
+
+CATCH_ALLS = {"one", "told", "_told"}
+"""Names that say nothing of what they name."""
+
+
+@pytest.mark.parametrize("room", ["gate", "report", "compare"])
+def test_names_say_what_they_name(room: str) -> None:
+    for module in (module for module in MODULES.values() if module.room == room):
+        nodes = list(ast.walk(module.tree))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert not names & CATCH_ALLS, module.name

@@ -26,7 +26,7 @@ from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.migrate import migrated
 from pytest_decodegate.baseline.reader import MOST_BYTES, load, parse
 from pytest_decodegate.baseline.schema import SCHEMA, Baseline, LogEntry
-from pytest_decodegate.baseline.store import Store, file_safe
+from pytest_decodegate.baseline.store import Store, path_component
 from pytest_decodegate.errors import BadInput
 
 SCHEMA_1 = Path(__file__).parent / "data" / "schema_1.json"
@@ -205,12 +205,12 @@ def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
 
 @given(text=st.text(max_size=300))
 def test_names_never_become_paths(text: str) -> None:
-    safe = file_safe(text)
+    safe = path_component(text)
 
     assert Path(safe).name == safe
     assert 0 < len(safe.encode()) <= 100
     assert not safe.startswith(".")
-    assert file_safe(safe) == safe
+    assert path_component(safe) == safe
 
 
 @pytest.mark.parametrize("hostile", ["../../etc", "/etc/passwd", "..", "a\x00b", "con\nfuse"])

@@ -16,7 +16,7 @@ from writers import at_once
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.selection import contrast
-from pytest_decodegate.baseline.store import Store, file_safe
+from pytest_decodegate.baseline.store import Store, path_component
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Measurement, Metric, Replicate
@@ -185,7 +185,7 @@ def test_an_invalid_file_is_refused_and_not_touched(store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "/abs", "..", "?", ".hidden", "a\x00b", "x/../y", "ü" * 300])
 def test_names_never_become_paths(store: Store, text: str) -> None:
-    safe = file_safe(text)
+    safe = path_component(text)
     path = store.record(OLD, text, text, measured(), text)
 
     assert safe == Path(safe).name.lstrip(".")

@@ -36,7 +36,7 @@ _FILE_NAME = re.compile(r"(\d{4,})_.*\.json")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.+=]+")
 
 
-def file_safe(text: str) -> str:
+def path_component(text: str) -> str:
     """`text` as one component of a path: letters, digits and . + = - only, never hidden, never empty."""
     return _UNSAFE.sub("-", text).strip(".-")[:100] or "unnamed"
 
@@ -51,7 +51,7 @@ class Store:
 
     def folder(self, machine_class: str) -> Path:
         """Where the files of a machine class lie."""
-        return self.root / file_safe(machine_class)
+        return self.root / path_component(machine_class)
 
     def files(self, machine_class: str) -> list[Path]:
         """The baseline files of a machine class, in the order of their numbers; other files are not ours."""
@@ -63,7 +63,7 @@ class Store:
         """Names of the folders of machine classes that hold baseline files."""
         folders = self.root.iterdir() if self.root.is_dir() else ()
         names = (folder.name for folder in folders if folder.is_dir())
-        return sorted(name for name in names if name == file_safe(name) and self.files(name))
+        return sorted(name for name in names if name == path_component(name) and self.files(name))
 
     def load_all(self, machine_class: str) -> list[Baseline]:
         """The baselines of a machine class, in the order of their numbers; BadInput when one does not validate."""
@@ -178,7 +178,7 @@ class Store:
 
     def _next_path(self, machine_class: str, label: str) -> Path:
         number = max(map(_number, self.files(machine_class)), default=0) + 1
-        return self.folder(machine_class) / f"{number:04d}_{file_safe(label)}.json"
+        return self.folder(machine_class) / f"{number:04d}_{path_component(label)}.json"
 
     def _locked_file(self, path: Path) -> AbstractContextManager[None]:
         """The lock over a file that must be there: an edit makes no folders."""
@@ -206,7 +206,7 @@ class Store:
 
 def _load_in_place(path: Path) -> Baseline:
     baseline = load(path)
-    if file_safe(baseline.machine_class) != path.parent.name:
+    if path_component(baseline.machine_class) != path.parent.name:
         raise BadInput(
             f"{path}: /decodegate/machine_class: {baseline.machine_class!r} lies in the folder of another "
             "class, and baselines never cross machine classes; move the file back where it came from"

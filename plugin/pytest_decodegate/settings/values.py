@@ -32,7 +32,7 @@ PINS = ("attention", "moe")
 
 def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
     """Patterns of metric names with their bands, from the lines of the ini option perf_tolerance."""
-    from ..metric import parse_tolerance
+    from ..metric import literal_brackets, parse_tolerance
 
     for line in lines:
         # Metric names may hold "=" (marlin_moe[m=8]), so the last one separates.
@@ -40,8 +40,7 @@ def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
         if not (equals and pattern.strip()):
             raise BadInput(f"ini option perf_tolerance: line {line!r} is not of the form 'metric pattern = 3%'")
 
-        # A bracket in a metric name is itself, not a set of characters.
-        yield pattern.strip().replace("[", "[[]"), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
+        yield literal_brackets(pattern.strip()), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
 
 
 def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
