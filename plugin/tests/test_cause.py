@@ -43,6 +43,13 @@ class OfOneAllocator(OutOfMemoryError):
     """A subclass of it."""
 
 
+class Mute(Exception):
+    """An exception whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
@@ -64,7 +71,7 @@ class OfOneAllocator(OutOfMemoryError):
 def test_an_exception_is_classified_by_its_type_and_else_by_the_wordings_of_its_makers(
     error: BaseException, cause: Cause
 ) -> None:
-    assert cause_of(error) is cause
+    assert cause_of(error, str(error)) is cause
 
 
 def test_a_log_that_tells_of_nothing_known_has_no_cause() -> None:
@@ -151,6 +158,7 @@ def test_a_rank_says_itself_what_is_behind_its_exception() -> None:
     assert worker._describe(OutOfMemoryError("Tried to allocate 2 GiB")).cause is Cause.OUT_OF_MEMORY
     assert worker._describe(BadInput("no such path")).cause is Cause.BAD_INPUT
     assert worker._describe(SystemExit(3)).cause is Cause.EXCEPTION
+    assert worker._describe(Mute()).cause is Cause.EXCEPTION
 
 
 def test_memory_that_one_rank_has_not_is_why_the_others_fail() -> None:
