@@ -110,13 +110,16 @@ def cause_of_text(foreign: str) -> Cause | None:
     return next((cause for cause, wording in _WORDINGS.items() if wording.search(foreign)), None)
 
 
-def cause_of(error: BaseException) -> Cause:
-    """The cause of an exception of torch, vLLM, NCCL or Python: by its type, else by its message."""
+def cause_of(error: BaseException, message: str) -> Cause:
+    """The cause of an exception of torch, vLLM, NCCL or Python: by its type, else by its message.
+
+    message: what it says; it is not asked here, because a user's __str__ may raise.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"} or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return Cause.OUT_OF_MEMORY
 
-    return cause_of_text(f"{type(error).__name__}: {error}") or Cause.EXCEPTION
+    return cause_of_text(f"{type(error).__name__}: {message}") or Cause.EXCEPTION
 
 
 def last_exception(log: str) -> str:

@@ -48,8 +48,13 @@ class DecodegateError(Exception):
         self._repeats = repeats
 
     @property
+    def origin(self) -> DecodegateError:
+        """The error that was the first to say so: this one, unless it repeats another."""
+        return self._repeats.origin if self._repeats else self
+
+    @property
     def brief(self) -> str:
-        """Kind, first line and reason, in one line."""
+        """Kind, first line and reason, in one line; of the origin, for an error that repeats it."""
         if self._repeats:
             return self._repeats.brief
 

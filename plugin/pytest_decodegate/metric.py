@@ -36,6 +36,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.=,/\[\]-]*")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
+def literal_brackets(pattern: str) -> str:
+    """A shell pattern of metric names as fnmatch wants it: a bracket in a name is itself, not a set of characters."""
+    return pattern.replace("[", "[[]")
+
+
 def middle(ordered: Sequence[float]) -> float:
     """Median of values that are in order already; statistics.median would sort them again."""
     half = len(ordered) // 2

@@ -161,3 +161,17 @@ def test_no_test_file_imports_from_another() -> None:
 def _test_modules_named(source: str) -> list[str]:
     """Imports of test modules, those in the scripts of subprocesses included."""
     return re.findall(r"^\s*(?:from|import) +(test_\w+)", source, re.MULTILINE)
+
+
+CATCH_ALLS = {"one", "told", "_told"}
+"""Names that say nothing of what they name."""
+
+
+@pytest.mark.parametrize("room", ["gate", "report", "compare"])
+def test_names_say_what_they_name(room: str) -> None:
+    for module in (module for module in MODULES.values() if module.room == room):
+        nodes = list(ast.walk(module.tree))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert not names & CATCH_ALLS, module.name

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,8 +24,13 @@ from pytest_decodegate.cause import (
     without_numbers,
 )
 from pytest_decodegate.errors import BadInput, DecodegateError, GangError, RankDied, RankHung, RankRaised, ServerError
+from pytest_decodegate.gang import exit_reasons, worker
+from pytest_decodegate.gang.exit_reasons import Roster
+from pytest_decodegate.gang.protocol import Failure, Hello
+from pytest_decodegate.serving.process import ServerProcess
 
 NO_START = "gang 'candidate-w1-1': torchrun ended before rank 0 came up"
+NO_ROOM = "torch.OutOfMemoryError: CUDA out of memory"
 OTHER_ABI = "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister"
 TRACEBACK = f'Traceback (most recent call last):\n  File "x.py", line 1\n    raise ImportError("no")\n{OTHER_ABI}'
 
@@ -32,6 +41,13 @@ class OutOfMemoryError(RuntimeError):
 
 class OfOneAllocator(OutOfMemoryError):
     """A subclass of it."""
+
+
+class Mute(Exception):
+    """An exception whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +71,7 @@ class OfOneAllocator(OutOfMemoryError):
 def test_an_exception_is_classified_by_its_type_and_else_by_the_wordings_of_its_makers(
     error: BaseException, cause: Cause
 ) -> None:
-    assert cause_of(error) is cause
+    assert cause_of(error, str(error)) is cause
 
 
 def test_a_log_that_tells_of_nothing_known_has_no_cause() -> None:
@@ -132,3 +148,55 @@ def test_a_finding_shows_and_compares_as_its_text_and_keeps_its_cause(text: str,
 
     assert found.of("base", apart=True).key != found.of("candidate", apart=True).key
     assert found.of("rank 0") == f"rank 0: {text}"
+
+
+def failure(error: BaseException, at: float) -> Failure:
+    return replace(worker._describe(error), at=at)
+
+
+def test_a_rank_says_itself_what_is_behind_its_exception() -> None:
+    assert worker._describe(OutOfMemoryError("Tried to allocate 2 GiB")).cause is Cause.OUT_OF_MEMORY
+    assert worker._describe(BadInput("no such path")).cause is Cause.BAD_INPUT
+    assert worker._describe(SystemExit(3)).cause is Cause.EXCEPTION
+    assert worker._describe(Mute()).cause is Cause.EXCEPTION
+
+
+def test_memory_that_one_rank_has_not_is_why_the_others_fail() -> None:
+    first, short = failure(RuntimeError("NCCL error: peer is gone"), 1.0), failure(MemoryError(), 2.0)
+    roster = Roster("w2-1", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python") for rank in (0, 1)})
+    assert exit_reasons.rank_raised("setup", {0: first}, roster).cause is Cause.DEVICE
+    assert exit_reasons.rank_raised("setup", {0: first, 1: short}, roster).cause is Cause.OUT_OF_MEMORY
+
+
+def test_one_exception_with_other_numbers_is_one_failure() -> None:
+    def raised(rank: int, size: int) -> RankRaised:
+        roster = Roster(f"w2-{rank}", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python")})
+        return exit_reasons.rank_raised("setup", {rank: failure(ValueError(f"bad size {size}"), 1.0)}, roster)
+
+    assert raised(0, 14336).finding.key == raised(1, 7168).finding.key
+    assert raised(0, 14336).finding != raised(1, 7168).finding
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "why"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory",
+            Cause.OUT_OF_MEMORY,
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+        ("INFO loading\nKeyError: 'kimi'", Cause.SERVER, "KeyError: 'kimi'"),
+        ("INFO loading", Cause.SERVER, ""),
+    ],
+)
+def test_a_server_that_ended_is_classified_by_its_log(tmp_path: Path, log: str, cause: Cause, why: str) -> None:
+    path = tmp_path / "server.log"
+    command = [sys.executable, "-c", f"print({log!r})"]
+    server = ServerProcess(command, environment=dict(os.environ), log_path=path, grace_seconds=1.0)
+    assert server.ended_within(60)
+    with pytest.raises(ServerError, match="the server ended while starting") as raised:
+        server.check("while starting")
+
+    assert raised.value.cause is cause
+    head = f"ServerError: the server ended while starting (exit code 0); the last lines of {path}"
+    assert raised.value.brief == (f"{head}: {why}" if why else f"{head}:")

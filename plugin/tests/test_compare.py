@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stored import CLASS, GPUS, MACHINE, MOE, NOISY, RATE, STACK, baseline, stored
 
 from pytest_decodegate.baseline.schema import Baseline
-from pytest_decodegate.compare.pairs import Compared, Pair, compare_baselines, compare_groups
-from pytest_decodegate.compare.sides import Side
+from pytest_decodegate.compare.pairs import BaselinePair, Compared, compare_baselines, compare_groups
+from pytest_decodegate.compare.sides import BaselineSet
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.verdict import Verdict
@@ -30,7 +30,7 @@ BASE = baseline(stored(MOE, 40e-6), stored(RATE, 80.0))
 NEW_STACK: Mapping[str, Json] = {**STACK, "driver": "580.95", "nccl": "2.28.9"}
 
 
-def pair(base: Baseline, new: Baseline, change: str = "", allow: Sequence[str] = ()) -> Pair:
+def pair(base: Baseline, new: Baseline, change: str = "", allow: Sequence[str] = ()) -> BaselinePair:
     declared = parse_declared(change) if change else frozenset()
     return compare_baselines(base, new, Terms(declared, frozenset(allow)))
 
@@ -39,7 +39,7 @@ def one_pair(base: Baseline, new: Baseline, change: str = "", allow: Sequence[st
     return Compared((pair(base, new, change, allow),), ())
 
 
-def verdicts(some: Pair) -> dict[str, str]:
+def verdicts(some: BaselinePair) -> dict[str, str]:
     return {judgement.metric.name: str(judgement.verdict) for judgement in some.judgements}
 
 
@@ -204,8 +204,8 @@ def test_a_published_side_is_compared_by_its_band_alone() -> None:
     assert {one.standing for one in there.found} == {"not published"}
 
 
-def side(name: str, *baselines: Baseline) -> Side:
-    return Side(name, baselines)
+def side(name: str, *baselines: Baseline) -> BaselineSet:
+    return BaselineSet(name, baselines)
 
 
 def test_sides_meet_by_machine_class_in_the_asked_order() -> None:

@@ -43,6 +43,7 @@ def stay() -> None:
         RankRaised("an illegal memory access was encountered", cause=Cause.DEVICE),
         GangError("gang 'w2-1' was still busy 3 s after it was given up", cause=Cause.HANG),
         GangError("ranks broke 3 times; the first cause was:\n", repeats=HUNG),
+        GangError("the base failed: ...", repeats=RankDied("rank 0 died (SIGKILL)", cause=Cause.OUT_OF_MEMORY)),
     ],
 )
 def test_hangs_deaths_and_device_errors_make_gpus_doubtful(error: Exception) -> None:

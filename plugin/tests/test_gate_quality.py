@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.evidence.quality import Answer, Pass, compare, compared, passes, to_json
+from pytest_decodegate.gate.evidence.quality import GreedyAnswer, Pass, compare, compared, passes, to_json
 from pytest_decodegate.metric import Replicate
 
 BAND = 0.02
@@ -22,7 +22,7 @@ def position(token: str, margin: float = 3.0, logprob: float = -0.1) -> dict[str
     return {token: logprob, "runner-up": logprob - margin}
 
 
-def answered(tokens: Sequence[str], **changes: float) -> Answer:
+def answered(tokens: Sequence[str], **changes: float) -> GreedyAnswer:
     return [position(token, **changes) for token in tokens]
 
 

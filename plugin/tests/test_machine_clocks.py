@@ -14,7 +14,7 @@ from strategies import json_values
 
 from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.baseline.selection import contrast
-from pytest_decodegate.compare.pairs import Pair, compare_baselines
+from pytest_decodegate.compare.pairs import BaselinePair, compare_baselines
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
@@ -134,7 +134,7 @@ def test_a_run_at_the_same_clock_is_judged_by_its_time() -> None:
     assert measured(1965, 45e-6).verdict is Verdict.REGRESSED
 
 
-def compared(new: Baseline, *allowed: str) -> Pair:
+def compared(new: Baseline, *allowed: str) -> BaselinePair:
     return compare_baselines(BASE, new, Terms(allowed=frozenset(allowed)))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_sensor import SLOW_SECONDS, FakeSensor, look
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError
 from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
 from pytest_decodegate.machine.pcie import PcieLink, Slot
@@ -39,6 +40,7 @@ def tally(*samples: GpuReading, slot: Slot | None = None) -> GpuTally:
 )
 def test_hardware_throttling_is_invalid_with_gpu_reason_and_share(reason: str) -> None:
     (sentence,) = tally(look(), look(reason), look(), look()).invalid()
+    assert (sentence.cause, sentence.about) == (Cause.THROTTLING, f"GPU 1 (GPU-ab): {reason}")
     assert sentence.startswith(f"GPU 1 (GPU-ab): {reason} in 25.0% of 4 samples")
 
 

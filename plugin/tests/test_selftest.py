@@ -12,7 +12,7 @@ from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import selftest as command
 from pytest_decodegate.errors import RankDied
 from pytest_decodegate.gate.result import Failed, Result
-from pytest_decodegate.gate.selftest import Found, Trial, findings, proven, resolved
+from pytest_decodegate.gate.selftest import Tally, Trial, findings, proven, resolved
 from pytest_decodegate.report.upgrade import Run
 from pytest_decodegate.settings.stack import Stack
 
@@ -24,14 +24,14 @@ OPEN = changed(KERNEL, verdict="INCONCLUSIVE")
 CRASHED = Failed("allreduce", RankDied("rank 0 died\n...").finding)
 
 
-def found(slowdown: float, *outcomes: Result | Failed) -> list[Found]:
+def found(slowdown: float, *outcomes: Result | Failed) -> list[Tally]:
     return list(findings([Trial(slowdown, None, outcomes)]))
 
 
 def test_each_kind_is_counted_by_itself() -> None:
     assert found(0.03, SLOWER, KERNEL, OPEN, COLLECTIVE) == [
-        Found("kernel", 0.03, None, 1, 1, 1, 0, "slower"),
-        Found("collective", 0.03, None, 0, 1, 0, 0, ""),
+        Tally("kernel", 0.03, None, 1, 1, 1, 0, "slower"),
+        Tally("collective", 0.03, None, 0, 1, 0, 0, ""),
     ]
 
 
@@ -49,9 +49,9 @@ def test_what_a_slowdown_does_not_reach_is_expected_to_pass() -> None:
 def test_a_slower_server_must_be_found_like_a_slower_kernel() -> None:
     crashed = replace(CRASHED, nodeid="tpot[c=8]")
     assert found(0.1, KERNEL, TPOT, crashed) == [
-        Found("kernel", 0.1, None, 0, 1, 0, 0, "slower"),
-        Found("serving", 0.1, None, 0, 1, 0, 0, "slower"),
-        Found("", 0.0, None, 0, 0, 0, 1, ""),
+        Tally("kernel", 0.1, None, 0, 1, 0, 0, "slower"),
+        Tally("serving", 0.1, None, 0, 1, 0, 0, "slower"),
+        Tally("", 0.0, None, 0, 0, 0, 1, ""),
     ]
 
 

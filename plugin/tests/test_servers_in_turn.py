@@ -19,8 +19,8 @@ from pytest_decodegate.reference.servers_in_turn import Budget, Servers, Servers
 
 TPOT = Metric.of("tpot[c=1]", "serving")
 NOTHING = Contrast()
-SURE: quality.Answer = [{"a": -0.01, "b": -5.0}, {"c": -0.01, "d": -5.0}]
-OTHER: quality.Answer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
+SURE: quality.GreedyAnswer = [{"a": -0.01, "b": -5.0}, {"c": -0.01, "d": -5.0}]
+OTHER: quality.GreedyAnswer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Host:
     slower: float = 1.0
     scatter: float = 0.001
     fails: tuple[str, int] = ("", 0)
-    answers: dict[SideName, quality.Answer] = field(default_factory=lambda: {"base": SURE, "candidate": SURE})
+    answers: dict[SideName, quality.GreedyAnswer] = field(default_factory=lambda: {"base": SURE, "candidate": SURE})
     broken: list[Finding] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ..errors import BadInput
 from ..machine.provenance import differences
+from ..metric import literal_brackets
 from .schema import Baseline, Session, StoredMetric
 
 
@@ -91,7 +92,7 @@ def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:
 
 
 def _pruned(baseline: Baseline, stored: StoredMetric, pruning: Pruning) -> StoredMetric | None:
-    if not fnmatch.fnmatchcase(stored.metric.name, _pattern(pruning.metric)):
+    if not fnmatch.fnmatchcase(stored.metric.name, literal_brackets(pruning.metric)):
         return stored
 
     kept = tuple(session for session in stored.sessions if not pruning.takes(session))
@@ -134,13 +135,8 @@ def _session_id(stored: StoredMetric, since: str | None) -> str:
 
 
 def _matching(baseline: Baseline, metric: str) -> Mapping[str, StoredMetric]:
-    names = fnmatch.filter(baseline.metrics, _pattern(metric))
+    names = fnmatch.filter(baseline.metrics, literal_brackets(metric))
     return {name: baseline.metrics[name] for name in names}
-
-
-def _pattern(text: str) -> str:
-    # A bracket in a metric name is itself, not a set of characters.
-    return text.replace("[", "[[]")
 
 
 def _sessions(stored: StoredMetric | None) -> Sequence[Session]:

@@ -80,11 +80,11 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{store.folder(options.machine) if options.machine else store.root}: no stored baselines")
         return 0
 
-    print("\n\n".join("\n".join(_told(baseline, options.replicates)) for baseline in baselines))
+    print("\n\n".join("\n".join(_lines(baseline, options.replicates)) for baseline in baselines))
     return 0
 
 
-def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
+def _lines(baseline: Baseline, replicates: int) -> Iterator[str]:
     from ..report import scaling
     from ..report.table import table
 
@@ -98,7 +98,9 @@ def _told(baseline: Baseline, replicates: int) -> Iterator[str]:
             "changed; record more sessions, or measure more replicates"
         )
 
-    curves = scaling.curves((name, one.metric.contract, _middle(one)) for name, one in baseline.metrics.items())
+    curves = scaling.curves(
+        (name, stored.metric.contract, _middle(stored)) for name, stored in baseline.metrics.items()
+    )
     yield from (f"  {line}" for line in scaling.scaling_table(curves))
     yield from (f"  {entry.when[:16]} {entry.who}: {entry.what} ({entry.why})" for entry in baseline.log)
 
@@ -157,8 +159,8 @@ def _spread(sessions: Sequence[Sequence[float]]) -> str:
 
 
 def _peers(baseline: Baseline, stored: StoredMetric) -> list[StoredMetric]:
-    others = (one for one in baseline.metrics.values() if one is not stored)
-    return [one for one in others if one.metric.kind == stored.metric.kind and one.level != "published"]
+    others = (other for other in baseline.metrics.values() if other is not stored)
+    return [other for other in others if other.metric.kind == stored.metric.kind and other.level != "published"]
 
 
 def _of_all(current: int, all_of_them: int) -> str:

@@ -38,10 +38,10 @@ def _run(options: argparse.Namespace) -> int:
 
     found = _find(Store(options.baselines), options.machine, options.metric)
     if options.format == "json":
-        document = {"metric": options.metric, "series": [_as_json(one) for one in found]}
+        document = {"metric": options.metric, "series": [_as_json(series) for series in found]}
         print(json.dumps(document, indent=1, allow_nan=False))
     else:
-        print("\n\n".join("\n".join(_told(one)) for one in found))
+        print("\n\n".join("\n".join(_lines(series)) for series in found))
 
     return 0
 
@@ -53,7 +53,7 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
     found: list[Series] = []
     for machine_class in [machine] if machine is not None else store.classes():
         baselines = store.load_all(machine_class)
-        known.extend(name for one in baselines for name in one.metrics)
+        known.extend(name for baseline in baselines for name in baseline.metrics)
         found.extend(series(baselines, metric))
 
     if not found:
@@ -64,31 +64,32 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
     return found
 
 
-def _told(one: Series) -> Iterator[str]:
+def _lines(series: Series) -> Iterator[str]:
     from ..gate.stats.changepoints import change_points, newest
     from ..report.plot import plot
     from ..report.table import table
 
-    metric, levels = one.metric, one.levels
+    metric, levels = series.metric, series.levels
     points = change_points(levels)
-    letters = _letters(one.points)
+    letters = _letters(series.points)
     files = len(set(letters))
-    yield f"{metric.name} on {one.machine_class}: {len(levels)} session(s), {files} file(s); {metric.better} is better"
-    yield from table([HEADER, *_rows(one, points, letters)])
+    sessions = f"{len(levels)} session(s), {files} file(s)"
+    yield f"{metric.name} on {series.machine_class}: {sessions}; {metric.better} is better"
+    yield from table([HEADER, *_rows(series, points, letters)])
     yield ""
-    yield from plot([point.value for point in one.points], letters, metric.unit, points)
+    yield from plot([point.value for point in series.points], letters, metric.unit, points)
     yield ""
     for index in points:
-        yield from _change(one, points, index)
+        yield from _change(series, points, index)
     if not points:
         yield "no change point: no two stretches of sessions differ in level for sure"
 
-    yield _last(newest(levels, max([one.accepted, *points])))
+    yield _last(newest(levels, max([series.accepted, *points])))
 
 
-def _rows(one: Series, points: Sequence[int], letters: str) -> Iterator[tuple[str, ...]]:
-    levels = one.levels
-    for index, point in enumerate(one.points):
+def _rows(series: Series, points: Sequence[int], letters: str) -> Iterator[tuple[str, ...]]:
+    levels = series.levels
+    for index, point in enumerate(series.points):
         yield (
             f"{'>' if index in points else ' '}{letters[index]}",
             str(index + 1),
@@ -109,13 +110,13 @@ def _letters(points: Sequence[SeriesPoint]) -> str:
     return "".join(letter[point.baseline.path] for point in points)
 
 
-def _change(one: Series, points: Sequence[int], index: int) -> Iterator[str]:
+def _change(series: Series, points: Sequence[int], index: int) -> Iterator[str]:
     from ..gate.stats.changepoints import step
 
-    change = math.expm1(step(one.levels, points, index))
+    change = math.expm1(step(series.levels, points, index))
     worse = "worse" if change > 0 else "better"
-    yield f"change point at session {index + 1} ({one.points[index].session.id}): {format_percent(change)}, {worse}"
-    found = one.coincides(index)
+    yield f"change point at session {index + 1} ({series.points[index].session.id}): {format_percent(change)}, {worse}"
+    found = series.coincides(index)
     yield from (f"  coincides with {line}" for line in found)
     if not found:
         yield "  nothing stored differs there: look at the code under test, the cooling and the load of this host"
@@ -133,24 +134,24 @@ def _last(found: Newest | None) -> str:
     return f"newest session: {distance} from the {found.history} before it, {inside} their 99 % interval of +-{width}"
 
 
-def _as_json(one: Series) -> Mapping[str, Json]:
+def _as_json(series: Series) -> Mapping[str, Json]:
     from ..gate.stats.changepoints import change_points, newest, step
 
-    levels, metric = one.levels, one.metric
+    levels, metric = series.levels, series.metric
     points = change_points(levels)
-    last = newest(levels, max([one.accepted, *points]))
+    last = newest(levels, max([series.accepted, *points]))
     return {
-        "machine_class": one.machine_class,
+        "machine_class": series.machine_class,
         "unit": metric.unit,
         "better": metric.better,
         "identity": metric.identity,
-        "level": one.points[0].session.level,
-        "sessions": [_point_json(point) for point in one.points],
+        "level": series.points[0].session.level,
+        "sessions": [_point_json(point) for point in series.points],
         "change_points": [
             {
-                "session": one.points[index].session.id,
+                "session": series.points[index].session.id,
                 "change": math.expm1(step(levels, points, index)),
-                "coincides": list(one.coincides(index)),
+                "coincides": list(series.coincides(index)),
             }
             for index in points
         ],

@@ -11,7 +11,7 @@ from ..errors import BadInput
 from .two_stacks import measured
 
 if TYPE_CHECKING:
-    from ..gate.selftest import Found, Trial
+    from ..gate.selftest import Tally, Trial
 
 HEADER = ("kind", "slowdown", "found", "passed", "open", "failed", "expected")
 
@@ -81,7 +81,7 @@ def _trial(fraction: float, options: argparse.Namespace) -> Trial:
     return Trial(fraction, options.rank, tuple(run.outcomes), run.unfinished)
 
 
-def _lines(trials: Sequence[Trial], found: Sequence[Found]) -> Iterator[str]:
+def _lines(trials: Sequence[Trial], found: Sequence[Tally]) -> Iterator[str]:
     from ..gate.selftest import resolved
     from ..gate.text.quantity import format_percent
     from ..report.table import table
@@ -92,9 +92,9 @@ def _lines(trials: Sequence[Trial], found: Sequence[Found]) -> Iterator[str]:
         yield f"{kind}: a slowdown of {format_percent(fraction, signed=False)} would be found here"
 
     yield from _problems(trials)
-    alarms = sum(one.wrong for one in found if one.expected == "pass")
-    missed = sum(one.wrong for one in found if one.expected == "slower")
-    yield f"false alarms: {alarms}; slowdowns missed: {missed}; not judged: {sum(one.failed for one in found)}"
+    alarms = sum(tally.wrong for tally in found if tally.expected == "pass")
+    missed = sum(tally.wrong for tally in found if tally.expected == "slower")
+    yield f"false alarms: {alarms}; slowdowns missed: {missed}; not judged: {sum(tally.failed for tally in found)}"
 
 
 def _problems(trials: Sequence[Trial]) -> Iterator[str]:
@@ -109,10 +109,10 @@ def _problems(trials: Sequence[Trial]) -> Iterator[str]:
             yield f"not finished: {trial.unfinished}"
 
 
-def _cells(one: Found) -> tuple[str, ...]:
+def _cells(tally: Tally) -> tuple[str, ...]:
     from ..gate.text.quantity import format_percent
 
-    where = "" if one.rank is None or not one.slowdown else f" in rank {one.rank}"
-    slowdown = f"{format_percent(one.slowdown)}{where}" if one.slowdown else "none"
-    counts = (one.slower, one.passed, one.open, one.failed)
-    return (one.kind or "-", slowdown, *map(str, counts), one.expected or "either")
+    where = "" if tally.rank is None or not tally.slowdown else f" in rank {tally.rank}"
+    slowdown = f"{format_percent(tally.slowdown)}{where}" if tally.slowdown else "none"
+    counts = (tally.slower, tally.passed, tally.open, tally.failed)
+    return (tally.kind or "-", slowdown, *map(str, counts), tally.expected or "either")

@@ -30,7 +30,7 @@ from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
 from ..metric import Kind, Replicate
-from .standing import MACHINE_CLASS, Found, Terms, silent
+from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
 ALPHA = POCOCK_ALPHA[1]
 """Stored sessions are looked at once."""
@@ -42,7 +42,7 @@ class Judge:
 
     base: Baseline
     new: Baseline
-    found: tuple[Found, ...]
+    found: tuple[StandingDifference, ...]
     terms: Terms
 
     def judgements(self) -> Iterator[Judgement]:
@@ -56,9 +56,9 @@ class Judge:
     @property
     def allowed(self) -> frozenset[str]:
         """What the user allowed and does differ."""
-        fields = [one.difference.field for one in self.found]
+        fields = [found.difference.field for found in self.found]
         if self.terms.allowed:
-            fields += [one.field for base, new in self._common for one in self._another(base, new)]
+            fields += [difference.field for base, new in self._common for difference in self._another(base, new)]
             fields += [CLOCK for base, new in self._common if _clock_shift(base, new)]
 
         return self.terms.used(fields)
@@ -147,16 +147,16 @@ class Judge:
         if base.metric == new.metric and base.level == new.level:
             return refusals, notes
 
-        for one in self._another(base, new):
-            if is_swap(one) and self._changed:
-                notes.extend(swap_findings([one]))
+        for difference in self._another(base, new):
+            if is_swap(difference) and self._changed:
+                notes.extend(swap_findings([difference]))
                 continue
 
             # A change between seconds and tokens per second is no number.
-            if self.terms.allow(one.field) and one.field != "unit":
-                notes.append(f"{one} (allowed)")
+            if self.terms.allow(difference.field) and difference.field != "unit":
+                notes.append(f"{difference} (allowed)")
             else:
-                refusals.append(one)
+                refusals.append(difference)
 
         old, young = base.metric.tolerance, new.metric.tolerance
         if old != young:
@@ -165,9 +165,9 @@ class Judge:
         return refusals, notes
 
     def _another(self, base: StoredMetric, new: StoredMetric) -> Iterator[Difference]:
-        for one in identity_differences(base, new.metric, new.level):
-            if not (silent(self.base, one.base) or silent(self.new, one.new)):
-                yield one
+        for difference in identity_differences(base, new.metric, new.level):
+            if not (silent(self.base, difference.base) or silent(self.new, difference.new)):
+                yield difference
 
     @cached_property
     def _common(self) -> list[tuple[StoredMetric, StoredMetric]]:
@@ -180,29 +180,29 @@ class Judge:
 
     @cached_property
     def _unpublished(self) -> tuple[str, ...]:
-        silences = (one.difference.field for one in self.found if one.standing == "not published")
+        silences = (found.difference.field for found in self.found if found.standing == "not published")
         return tuple(dict.fromkeys(map(without_numbers, silences)))
 
     @cached_property
     def _refused(self) -> tuple[Difference, ...]:
-        return tuple(one for one in self._undeclared if one.field == MACHINE_CLASS)
+        return tuple(difference for difference in self._undeclared if difference.field == MACHINE_CLASS)
 
     @cached_property
     def _confounders(self) -> tuple[Difference, ...]:
-        return tuple(one for one in self._undeclared if one.field != MACHINE_CLASS)
+        return tuple(difference for difference in self._undeclared if difference.field != MACHINE_CLASS)
 
     @cached_property
     def _differences(self) -> tuple[Difference, ...]:
-        return tuple(one.difference for one in self.found)
+        return tuple(found.difference for found in self.found)
 
     @cached_property
     def _undeclared(self) -> tuple[Difference, ...]:
-        return tuple(one.difference for one in self.found if one.standing == "undeclared")
+        return tuple(found.difference for found in self.found if found.standing == "undeclared")
 
     @cached_property
     def _changed(self) -> tuple[str, ...]:
-        spoken_of = (one for one in self.found if one.standing in ("declared", "allowed"))
-        return tuple(f"{one.difference} ({one.standing})" for one in spoken_of)
+        spoken_of = (found for found in self.found if found.standing in ("declared", "allowed"))
+        return tuple(f"{found.difference} ({found.standing})" for found in spoken_of)
 
 
 def _speculation(base: StoredMetric, new: StoredMetric, comparison: Comparison) -> tuple[Finding, ...]:
@@ -224,7 +224,7 @@ def _replicates(stored: StoredMetric) -> list[Replicate]:
 
 
 def _beside_point(judgement: Judgement, base: StoredMetric, new: StoredMetric) -> Judgement:
-    measured, point = ([level_of(session_logs(one), one.metric)] for one in (new, base))
+    measured, point = ([level_of(session_logs(side), side.metric)] for side in (new, base))
     return beside_point(judgement, measured, point)
 
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from ..baseline.schema import Baseline
 from ..gate.verdict import Judgement, Verdict
 from .judging import Judge
-from .sides import Side
-from .standing import Found, Terms, findings, same_class
+from .sides import BaselineSet
+from .standing import StandingDifference, Terms, findings, same_class
 
 
 @dataclass(frozen=True)
-class Pair:
+class BaselinePair:
     """Two baselines compared.
 
     judgements: of the metrics that both have, in the order of `base`. allowed: what the user allowed and does differ.
@@ -22,7 +22,7 @@ class Pair:
 
     base: Baseline
     new: Baseline
-    found: tuple[Found, ...]
+    found: tuple[StandingDifference, ...]
     judgements: tuple[Judgement, ...]
     allowed: frozenset[str]
 
@@ -49,7 +49,7 @@ class Alone:
 class Compared:
     """Everything that was compared, in the order of machine classes and then as asked."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[BaselinePair, ...]
     alone: tuple[Alone, ...]
 
     @property
@@ -69,11 +69,11 @@ class Compared:
         return frozenset(name for pair in self.pairs for name in pair.allowed)
 
 
-def compare_groups(groups: Sequence[Sequence[Side]], terms: Terms) -> Compared:
+def compare_groups(groups: Sequence[Sequence[BaselineSet]], terms: Terms) -> Compared:
     """Compare the first side of each group with every other one, by machine class."""
     results = [result for group in groups for side in group[1:] for result in _match(group[0], side, terms)]
-    results += [Alone(one, "the rest") for group in groups if len(group) == 1 for one in group[0].baselines]
-    pairs = [result for result in results if isinstance(result, Pair)]
+    results += [Alone(baseline, "the rest") for group in groups if len(group) == 1 for baseline in group[0].baselines]
+    pairs = [result for result in results if isinstance(result, BaselinePair)]
     classes = list(dict.fromkeys(pair.base.machine_class for pair in pairs))
     return Compared(
         tuple(sorted(pairs, key=lambda pair: classes.index(pair.base.machine_class))),
@@ -81,14 +81,14 @@ def compare_groups(groups: Sequence[Sequence[Side]], terms: Terms) -> Compared:
     )
 
 
-def compare_baselines(base: Baseline, new: Baseline, terms: Terms) -> Pair:
+def compare_baselines(base: Baseline, new: Baseline, terms: Terms) -> BaselinePair:
     """Judge every metric that both have; what differs and is neither declared nor allowed confounds all of them."""
     found = tuple(findings(base, new, terms))
     judge = Judge(base, new, found, terms)
-    return Pair(base, new, found, tuple(judge.judgements()), judge.allowed)
+    return BaselinePair(base, new, found, tuple(judge.judgements()), judge.allowed)
 
 
-def _match(reference: Side, side: Side, terms: Terms) -> Iterator[Pair | Alone]:
+def _match(reference: BaselineSet, side: BaselineSet, terms: Terms) -> Iterator[BaselinePair | Alone]:
     """Pair baselines of one machine class; two single files are meant for each other whatever their class is."""
     if len(reference.baselines) == len(side.baselines) == 1:
         yield compare_baselines(reference.baselines[0], side.baselines[0], terms)
@@ -96,7 +96,7 @@ def _match(reference: Side, side: Side, terms: Terms) -> Iterator[Pair | Alone]:
 
     left = list(reference.baselines)
     for new in side.baselines:
-        base = next((one for one in left if same_class(one, new)), None)
+        base = next((baseline for baseline in left if same_class(baseline, new)), None)
         if base is None:
             yield Alone(new, reference.name)
         else:

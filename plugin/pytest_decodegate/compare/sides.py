@@ -25,38 +25,38 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BaselineSet:
     """One thing to compare: `name` as it was typed or found, and its baselines, one per machine class."""
 
     name: str
     baselines: tuple[Baseline, ...]
 
 
-def groups(arguments: Sequence[str]) -> list[list[Side]]:
+def groups(arguments: Sequence[str]) -> list[list[BaselineSet]]:
     """The sides of each comparison, the reference first. Raises BadInput where something cannot be found or read.
 
     A file is itself, a glob each of its matches in the order of their names, and a folder (a class folder, or one that
     holds class folders) its file of each machine class that was recorded last. A folder or glob that is alone stands
     for all of its files, and makes one group per machine class: how this class went over time.
     """
-    found = [one for argument in arguments for one in _found(argument)]
+    found = [each for argument in arguments for each in _found(argument)]
     if len(arguments) == 1:
-        return _by_class([Side(name, (read(),)) for _, inside in found for name, read in inside], arguments[0])
+        return _by_class([BaselineSet(name, (read(),)) for _, inside in found for name, read in inside], arguments[0])
 
-    sides = [Side(name, _newest(read() for _, read in inside)) for name, inside in found]
+    sides = [BaselineSet(name, _newest(read() for _, read in inside)) for name, inside in found]
     if len(sides) < 2:
         raise BadInput(f"{' '.join(arguments) or 'nothing'}: at least two files are needed, the first is the reference")
 
     return [sides]
 
 
-def _by_class(sides: Sequence[Side], argument: str) -> list[list[Side]]:
+def _by_class(sides: Sequence[BaselineSet], argument: str) -> list[list[BaselineSet]]:
     if len(sides) < 2:
         raise BadInput(
             f"{argument}: one baseline alone compares with nothing; name another file, folder or git:REV:PATH"
         )
 
-    classes: dict[str, list[Side]] = {}
+    classes: dict[str, list[BaselineSet]] = {}
     for side in sides:
         classes.setdefault(side.baselines[0].machine_class, []).append(side)
 
@@ -66,10 +66,10 @@ def _by_class(sides: Sequence[Side], argument: str) -> list[list[Side]]:
 def _newest(baselines: Iterable[Baseline]) -> tuple[Baseline, ...]:
     """Of each machine class the baseline that was recorded last; where two were at the same time, the later one."""
     best: dict[str, Baseline] = {}
-    for one in baselines:
-        known = best.get(one.machine_class)
-        if known is None or _instant(one) >= _instant(known):
-            best[one.machine_class] = one
+    for baseline in baselines:
+        known = best.get(baseline.machine_class)
+        if known is None or _instant(baseline) >= _instant(known):
+            best[baseline.machine_class] = baseline
 
     return tuple(best.values())
 
@@ -98,7 +98,7 @@ def _on_disk(path: Path) -> list[Named]:
     if not path.is_dir():
         return [_of_disk(path)]
 
-    inside = _numbered(str(one.relative_to(path)) for one in (*path.glob("*.json"), *path.glob("*/*.json")))
+    inside = _numbered(str(file.relative_to(path)) for file in (*path.glob("*.json"), *path.glob("*/*.json")))
     return [_of_disk(path / name) for name in _some(inside, str(path))]
 
 

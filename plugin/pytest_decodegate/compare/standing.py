@@ -38,29 +38,29 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StandingDifference:
     """One difference of two baselines, and how it stands to what the user said."""
 
     difference: Difference
     standing: Standing
 
 
-def findings(base: Baseline, new: Baseline, terms: Terms) -> Iterator[Found]:
+def findings(base: Baseline, new: Baseline, terms: Terms) -> Iterator[StandingDifference]:
     """Everything that differs in machine class, machine and stack."""
     if not same_class(base, new):
-        one = Difference(MACHINE_CLASS, base.machine_class, new.machine_class, declarable=False)
-        yield Found(one, "allowed" if terms.allow(MACHINE_CLASS) else "undeclared")
+        difference = Difference(MACHINE_CLASS, base.machine_class, new.machine_class, declarable=False)
+        yield StandingDifference(difference, "allowed" if terms.allow(MACHINE_CLASS) else "undeclared")
 
     telemetry = new.newest.telemetry if new.newest else {}
-    for one in contrast(base, replace(new.provenance, telemetry=telemetry), terms.declared).differences:
-        yield Found(one, _standing(one, base, new, terms))
+    for difference in contrast(base, replace(new.provenance, telemetry=telemetry), terms.declared).differences:
+        yield StandingDifference(difference, _standing(difference, base, new, terms))
 
 
 def same_class(base: Baseline, new: Baseline) -> bool:
     """A published class may end before the kind of its link, which the publication then does not say."""
     return base.machine_class == new.machine_class or any(
-        one.published and other.machine_class.startswith(f"{one.machine_class}-")
-        for one, other in ((base, new), (new, base))
+        side.published and other.machine_class.startswith(f"{side.machine_class}-")
+        for side, other in ((base, new), (new, base))
     )
 
 
@@ -69,12 +69,12 @@ def silent(baseline: Baseline, value: Leaf) -> bool:
     return bool(baseline.published) and value is ABSENT
 
 
-def _standing(one: Difference, base: Baseline, new: Baseline, terms: Terms) -> Standing:
-    if silent(base, one.base) or silent(new, one.new):
+def _standing(difference: Difference, base: Baseline, new: Baseline, terms: Terms) -> Standing:
+    if silent(base, difference.base) or silent(new, difference.new):
         return "not published"
-    if not undeclared((one,), terms.declared):
+    if not undeclared((difference,), terms.declared):
         return "declared"
 
-    of_machine = re.split(r"[.\[]", one.field)[0] in {*base.provenance.machine, *new.provenance.machine}
-    allowed = terms.allow(one.field) or (of_machine and not one.declarable and terms.allow(MACHINE_CLASS))
+    of_machine = re.split(r"[.\[]", difference.field)[0] in {*base.provenance.machine, *new.provenance.machine}
+    allowed = terms.allow(difference.field) or (of_machine and not difference.declarable and terms.allow(MACHINE_CLASS))
     return "allowed" if allowed else "undeclared"

@@ -48,8 +48,10 @@ class ProbedGpu:
 
 def is_doubtful(error: BaseException) -> bool:
     """Whether `error` of some ranks may come from a GPU that no longer works."""
-    known = isinstance(error, DecodegateError) and error.cause in DOUBTFUL
-    return known or isinstance(error, (RankHung, RankDied))
+    if not isinstance(error, DecodegateError):
+        return False
+
+    return error.cause in DOUBTFUL or isinstance(error.origin, (RankHung, RankDied))
 
 
 class Health:

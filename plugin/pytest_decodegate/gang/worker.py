@@ -172,7 +172,7 @@ def _describe(error: BaseException) -> Failure:
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     # What decodegate itself refuses is a sentence for the user; where in our code it was said helps nobody.
     text = "" if isinstance(error, DecodegateError) else "".join(traceback.format_exception(type(error), error, frames))
-    cause = error.cause if isinstance(error, DecodegateError) else cause_of(error)
+    cause = error.cause if isinstance(error, DecodegateError) else cause_of(error, message)
     return Failure(type(error).__qualname__, message, text, time.time(), cause)
 
 

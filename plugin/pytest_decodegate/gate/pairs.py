@@ -82,7 +82,7 @@ class Contrast:
     @property
     def changed(self) -> bool:
         """Whether anything that was declared differs: only then may something else run."""
-        return any(one not in self.undeclared for one in self.differences)
+        return any(difference not in self.undeclared for difference in self.differences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ def decide_by_band(change: float, tolerance: float) -> Outcome:
 
 def published_differences(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     """The differences in what the publication says; the rest cannot be compared."""
-    return tuple(one for one in differences if one.base is not ABSENT)
+    return tuple(difference for difference in differences if difference.base is not ABSENT)
 
 
 def unpublished(differences: Iterable[Difference]) -> tuple[str, ...]:
     """Names of what the publication does not say, once each: "gpus.power_limit_w" for all GPUs."""
-    return tuple(dict.fromkeys(without_numbers(one.field) for one in differences if one.base is ABSENT))
+    return tuple(
+        dict.fromkeys(without_numbers(difference.field) for difference in differences if difference.base is ABSENT)
+    )
 
 
 def without_numbers(field: str) -> str:

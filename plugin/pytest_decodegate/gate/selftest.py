@@ -28,7 +28,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Tally:
     """Of the metrics of one kind in one trial: how many were called slower, passed, stayed open, or were not judged.
 
     slowdown: what was done to these metrics, 0 where a trial's slowdown does not reach them.
@@ -53,14 +53,14 @@ class Found:
         return self.passed + self.open if self.expected == "slower" else 0
 
 
-def proven(trials: Sequence[Trial], found: Sequence[Found]) -> bool:
+def proven(trials: Sequence[Trial], tallies: Sequence[Tally]) -> bool:
     """Whether the gate can be relied on here: it was right everywhere, and it does let through what did not change."""
-    unjudged = any(trial.unfinished for trial in trials) or any(one.failed for one in found)
-    passes = any(one.passed for one in found if one.expected == "pass")
-    return passes and not unjudged and not any(one.wrong for one in found)
+    unjudged = any(trial.unfinished for trial in trials) or any(tally.failed for tally in tallies)
+    passes = any(tally.passed for tally in tallies if tally.expected == "pass")
+    return passes and not unjudged and not any(tally.wrong for tally in tallies)
 
 
-def findings(trials: Iterable[Trial]) -> Iterator[Found]:
+def findings(trials: Iterable[Trial]) -> Iterator[Tally]:
     """One for each kind in each trial, and one more for what its slowdown does not reach."""
     for trial in trials:
         groups: dict[tuple[str, float], list[Result | Failed]] = {}
@@ -98,12 +98,12 @@ def failed(outcome: Result | Failed) -> bool:
     )
 
 
-def _found(kind: str, slowdown: float, rank: int | None, outcomes: Sequence[Result | Failed]) -> Found:
+def _found(kind: str, slowdown: float, rank: int | None, outcomes: Sequence[Result | Failed]) -> Tally:
     judged = [each.judgement for each in outcomes if isinstance(each, Result) and not failed(each)]
     slower = sum(judgement.verdict is Verdict.REGRESSED for judgement in judged)
     passed = sum(judgement.verdict.passes for judgement in judged)
     expected = {_expected(slowdown, judgement.metric.tolerance) for judgement in judged}
-    return Found(
+    return Tally(
         kind,
         slowdown,
         rank if slowdown else None,

@@ -176,7 +176,7 @@ def judge(
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
     if selection.differences and not selection.undeclared:
         judgement = replace(judgement, notes=(*notes, *swap_findings(filter(is_swap, another))))
-        another = tuple(one for one in another if not is_swap(one))
+        another = tuple(difference for difference in another if not is_swap(difference))
 
     if stored.level == "published":
         silent = unpublished((*another, *selection.differences))

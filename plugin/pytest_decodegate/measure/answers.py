@@ -19,7 +19,7 @@ import uvloop
 
 from ..client.client import Client
 from ..errors import ServerError
-from ..gate.evidence.quality import Answer, Pass, compared, to_json
+from ..gate.evidence.quality import GreedyAnswer, Pass, compared, to_json
 from ..metric import Json, Level, Replicate
 from ..serving.server import Server
 from .source import Taken
@@ -131,7 +131,7 @@ class AnswerSource:
         return Replicate(samples, {"answers": to_json(answers)})
 
 
-def _share(first: Answer, answer: Answer) -> float:
+def _share(first: GreedyAnswer, answer: GreedyAnswer) -> float:
     length = max(len(first), len(answer))
     return (compared(first, answer).agreement * length + 1) / (length + 1)
 
@@ -148,7 +148,7 @@ async def _ask(server: Server, prompts: Prompts, number: int) -> Pass:
     order = list(range(len(prompts.given)))
     random.Random(number).shuffle(order)
     at_once = asyncio.Semaphore(len(order) if number else 1)
-    answers: dict[int, Answer] = {}
+    answers: dict[int, GreedyAnswer] = {}
 
     async def ask(index: int) -> None:
         async with at_once:
@@ -172,7 +172,7 @@ def _body(prompts: Prompts, index: int, top: int) -> dict[str, Any]:
     }
 
 
-def _answer(body: str) -> Answer:
+def _answer(body: str) -> GreedyAnswer:
     """The positions of an answer, in OpenAI's completion format or, as llama.cpp has it, in that of its chats."""
     try:
         logprobs = json.loads(body)["choices"][0]["logprobs"]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..baseline.schema import StoredMetric
-from ..compare.pairs import Alone, Compared, Pair
-from ..compare.standing import Found
+from ..compare.pairs import Alone, BaselinePair, Compared
+from ..compare.standing import StandingDifference
 from ..gate.published import without_numbers
 from ..gate.text.advice import advice
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict
-from ..machine.provenance import Difference
 from .table import Column
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
@@ -57,16 +56,16 @@ def sections(compared: Compared) -> list[Section]:
 
 def answer(compared: Compared) -> str:
     """The last line: all verdicts, and what the exit status says."""
-    verdicts = Counter([one.verdict for pair in compared.pairs for one in pair.judgements])
+    verdicts = Counter([judgement.verdict for pair in compared.pairs for judgement in pair.judgements])
     missing = sum(len(pair.only_base) + len(pair.only_new) for pair in compared.pairs)
-    alone = sum(len(one.baseline.metrics) for one in compared.alone)
+    alone = sum(len(each.baseline.metrics) for each in compared.alone)
     counted = [f"{count} {verdict}" for verdict, count in verdicts.items()]
     counted += [f"{missing + alone} on one side only"] if missing + alone else []
     said = {0: "all passed", 1: "something regressed", 2: "not everything could be shown to pass"}
     return f"{', '.join(counted) or 'nothing was compared'}: {said[compared.status]}"
 
 
-def _pair(pair: Pair) -> Section:
+def _pair(pair: BaselinePair) -> Section:
     return Section(
         title=f"{pair.base.machine_class}: {pair.base.path} -> {pair.new.path}",
         notes=tuple(_notes(pair)),
@@ -75,12 +74,14 @@ def _pair(pair: Pair) -> Section:
 
 
 def _alone(alone: Alone) -> Section:
-    one = alone.baseline
-    names = ", ".join(one.metrics) or "no metric"
-    return Section(f"{one.machine_class}: {one.path}", (f"no baseline of this class in {alone.missing_in}: {names}",))
+    baseline = alone.baseline
+    names = ", ".join(baseline.metrics) or "no metric"
+    return Section(
+        f"{baseline.machine_class}: {baseline.path}", (f"no baseline of this class in {alone.missing_in}: {names}",)
+    )
 
 
-def _notes(pair: Pair) -> Iterator[str]:
+def _notes(pair: BaselinePair) -> Iterator[str]:
     yield from (
         f"{side.path}: published figures, so the band alone decides and no interval is known; {side.published}"
         for side in (pair.base, pair.new)
@@ -103,22 +104,23 @@ def _is_itself(base: StoredMetric | None, new: StoredMetric) -> bool:
     return base is not None and new.level != "published" and base.current == new.current
 
 
-def _asides(pair: Pair) -> Iterator[str]:
+def _asides(pair: BaselinePair) -> Iterator[str]:
     """What is to be known of metrics that passed, and so are explained nowhere: another band, a swapped kernel."""
-    shared = sum(one.standing in ("declared", "allowed") for one in pair.found)
+    shared = sum(difference.standing in ("declared", "allowed") for difference in pair.found)
     known: dict[str, list[str]] = {}
-    for one in pair.judgements:
-        if one.verdict.passes and (own := (*one.notes, *one.changed[shared:])):
+    for judgement in pair.judgements:
+        if judgement.verdict.passes and (own := (*judgement.notes, *judgement.changed[shared:])):
             for text in own:
-                known.setdefault(text, []).append(one.metric.name)
+                known.setdefault(text, []).append(judgement.metric.name)
 
     yield from (f"{text}: {', '.join(names)}" for text, names in known.items())
 
 
 def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     """How far the regressions hold when all metrics are looked at together: one of many is slower by chance."""
-    regressed = [p for one in judgements if one.verdict is Verdict.REGRESSED and (p := one.numbers.p_worse) is not None]
-    count = sum(one.numbers.lo is not None for one in judgements)
+    red = (judgement.numbers for judgement in judgements if judgement.verdict is Verdict.REGRESSED)
+    regressed = [numbers.p_worse for numbers in red if numbers.p_worse is not None]
+    count = sum(judgement.numbers.lo is not None for judgement in judgements)
     if not regressed or count < 2:
         return
 
@@ -132,28 +134,29 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     )
 
 
-def differences(found: Sequence[Found]) -> Iterator[str]:
+def differences(found: Sequence[StandingDifference]) -> Iterator[str]:
     """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)"."""
     if not found:
         yield "nothing differs in machine and stack"
 
-    for (text, standing), count in Counter(_gathered(one) for one in found if one.standing != "not published").items():
+    spoken_of = Counter(_gathered(each) for each in found if each.standing != "not published")
+    for (text, standing), count in spoken_of.items():
         confounds = "neither declared nor allowed" if standing == "undeclared" else standing
         yield f"{text}{f', {count} times' if count > 1 else ''} ({confounds})"
 
     if silent := dict.fromkeys(
-        without_numbers(one.difference.field) for one in found if one.standing == "not published"
+        without_numbers(each.difference.field) for each in found if each.standing == "not published"
     ):
         yield f"not published, so not compared: {', '.join(silent)}"
 
 
-def _gathered(found: Found) -> tuple[str, str]:
-    one = found.difference
-    return str(Difference(without_numbers(one.field), one.base, one.new, one.declarable)), found.standing
+def _gathered(found: StandingDifference) -> tuple[str, str]:
+    difference = found.difference
+    return str(replace(difference, field=without_numbers(difference.field))), found.standing
 
 
 def _confounded(judgements: Sequence[Judgement]) -> str:
-    one = judgements[0]
+    first = judgements[0]
     names = ", ".join(judgement.metric.name for judgement in judgements)
-    lines = (*(f"- {reason}" for reason in one.reasons), *(f"next: {line}" for line in advice(one)))
-    return "\n  ".join([f"{one.verdict}: {len(judgements)} metric(s), {names}", *lines])
+    lines = (*(f"- {reason}" for reason in first.reasons), *(f"next: {line}" for line in advice(first)))
+    return "\n  ".join([f"{first.verdict}: {len(judgements)} metric(s), {names}", *lines])

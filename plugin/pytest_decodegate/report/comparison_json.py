@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import cast
 
-from ..compare.pairs import Alone, Compared, Pair
-from ..compare.standing import Found
+from ..compare.pairs import Alone, BaselinePair, Compared
+from ..compare.standing import StandingDifference
 from ..gate.text.advice import advice
 from ..gate.verdict import Judgement
 from ..machine.provenance import ABSENT, Leaf
@@ -19,36 +19,37 @@ def document(compared: Compared) -> str:
     content = {
         "status": compared.status,
         "pairs": [_pair(pair) for pair in compared.pairs],
-        "alone": [_alone(one) for one in compared.alone],
+        "alone": [_alone(each) for each in compared.alone],
     }
     return json.dumps(content, allow_nan=False, indent=1) + "\n"
 
 
-def _pair(pair: Pair) -> dict[str, Json]:
+def _pair(pair: BaselinePair) -> dict[str, Json]:
     return {
         "reference": {"file": str(pair.base.path), "machine_class": pair.base.machine_class, "label": pair.base.label},
         "new": {"file": str(pair.new.path), "machine_class": pair.new.machine_class, "label": pair.new.label},
         "published": bool(pair.base.published or pair.new.published),
-        "differences": [_difference(one) for one in pair.found],
-        "metrics": [_metric(one) for one in pair.judgements],
+        "differences": [_difference(each) for each in pair.found],
+        "metrics": [_metric(judgement) for judgement in pair.judgements],
         "only_in_reference": list(pair.only_base),
         "only_in_new": list(pair.only_new),
     }
 
 
 def _alone(alone: Alone) -> dict[str, Json]:
-    one = alone.baseline
+    baseline = alone.baseline
     return {
-        "file": str(one.path),
-        "machine_class": one.machine_class,
+        "file": str(baseline.path),
+        "machine_class": baseline.machine_class,
         "missing_in": alone.missing_in,
-        "metrics": list(one.metrics),
+        "metrics": list(baseline.metrics),
     }
 
 
-def _difference(found: Found) -> Json:
-    one = found.difference
-    return {"field": one.field, "standing": found.standing, **_value("reference", one.base), **_value("new", one.new)}
+def _difference(found: StandingDifference) -> Json:
+    difference = found.difference
+    sides = {**_value("reference", difference.base), **_value("new", difference.new)}
+    return {"field": difference.field, "standing": found.standing, **sides}
 
 
 def _value(side: str, value: Leaf) -> dict[str, Json]:

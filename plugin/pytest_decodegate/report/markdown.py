@@ -26,7 +26,7 @@ def _section(section: Section) -> Iterator[str]:
     if section.judgements:
         yield _line(HEADER)
         yield _line("---" for _ in HEADER)
-        yield from (_line(map(escaped, cells(one, COLUMNS))) for one in section.judgements)
+        yield from (_line(map(escaped, cells(judgement, COLUMNS))) for judgement in section.judgements)
         yield from ("", escaped(section.summary), "")
 
     if explanations := list(section.explanations()):

@@ -17,7 +17,7 @@ SHOWN = ("bytes_s", "flop_s", "memory_share", "hot_over_cold", "algbw_bytes_s", 
 
 def rates(replicates: Sequence[Replicate]) -> dict[str, float]:
     """The median over replicates of each fact in SHOWN that they have."""
-    found = {name: [_number(one.facts.get(name)) for one in replicates] for name in SHOWN}
+    found = {name: [_number(replicate.facts.get(name)) for replicate in replicates] for name in SHOWN}
     known = {name: [value for value in values if value is not None] for name, values in found.items()}
     return {name: median(values) for name, values in known.items() if values}
 
@@ -28,7 +28,7 @@ def _number(fact: object) -> float | None:
 
 def client(achieved: Iterable[Mapping[str, float]]) -> Iterator[str]:
     """The client's largest error of a run in one line; nothing where no server was measured."""
-    errors = [one["client_error"] for one in achieved if "client_error" in one]
+    errors = [rates["client_error"] for rates in achieved if "client_error" in rates]
     if errors:
         yield (
             f"the client reads a known TPOT up to {format_percent(max(errors, key=abs))} off on this host, subtracted "

@@ -18,7 +18,7 @@ WORLD = re.compile(r"(?P<before>[\[,])world=\d+(?P<after>[\],])")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """One world size: seconds per call, payload in bytes as nccl-tests counts it, algbw and busbw in bytes/s."""
 
     world_size: int
@@ -33,7 +33,7 @@ class Curve:
     """The same collective by the same path at several world sizes, by size. name: of its metrics, without the size."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
 
 
 def curves(measured: Iterable[tuple[str, Mapping[str, Json], float]]) -> list[Curve]:
@@ -42,7 +42,7 @@ def curves(measured: Iterable[tuple[str, Mapping[str, Json], float]]) -> list[Cu
     measured: (name of the metric, its contract, seconds per call). Metrics that differ in anything but the world size
     have different names; what is no collective is left out. Of two with the same name and size the last one counts.
     """
-    found: dict[str, dict[int, Point]] = {}
+    found: dict[str, dict[int, ScalingPoint]] = {}
     for name, contract, seconds in measured:
         if (point := _point(contract, seconds)) is not None:
             found.setdefault(_without_world(name), {})[point.world_size] = point
@@ -52,7 +52,7 @@ def curves(measured: Iterable[tuple[str, Mapping[str, Json], float]]) -> list[Cu
     ]
 
 
-def _point(contract: Mapping[str, Json], seconds: float) -> Point | None:
+def _point(contract: Mapping[str, Json], seconds: float) -> ScalingPoint | None:
     collective, size, payload = contract.get("collective"), contract.get("world_size"), contract.get("bytes")
     if not isinstance(collective, str) or collective not in CROSSINGS:
         return None
@@ -60,7 +60,7 @@ def _point(contract: Mapping[str, Json], seconds: float) -> Point | None:
         return None
 
     algbw = payload / seconds
-    return Point(size, seconds, payload, algbw, algbw * bus_factor(collective, size))
+    return ScalingPoint(size, seconds, payload, algbw, algbw * bus_factor(collective, size))
 
 
 def _without_world(name: str) -> str:
@@ -91,7 +91,7 @@ def _rows(curve: Curve) -> Iterator[tuple[str, ...]]:
         yield (curve.name if point is smallest else "", *_cells(point, smallest))
 
 
-def _cells(point: Point, smallest: Point) -> tuple[str, ...]:
+def _cells(point: ScalingPoint, smallest: ScalingPoint) -> tuple[str, ...]:
     return (
         str(point.world_size),
         format_value(point.seconds, "s"),

@@ -57,27 +57,27 @@ class Extrapolation:
         )
 
     def __str__(self) -> str:
-        low, high, value = (format_value(max(one, 0.0), "s") for one in (self.lo, self.hi, self.value))
+        low, high, value = (format_value(max(seconds, 0.0), "s") for seconds in (self.lo, self.hi, self.value))
         shallow, deep = self.depths
         return f"{value} [{low}, {high}] at {self.layers} layers, extrapolated from {shallow} and {deep}, not measured"
 
 
-def extrapolate(one: Depth, other: Depth, layers: int) -> Extrapolation:
+def extrapolate(depth: Depth, other: Depth, layers: int) -> Extrapolation:
     """Follow the line through two depths to `layers`; raises BadInput for equal depths or fewer than two values.
 
     The result is a weighted sum of two means, so their variances add with the squares of the weights.
     """
-    if one.layers == other.layers or min(len(one.values), len(other.values)) < 2:
+    if depth.layers == other.layers or min(len(depth.values), len(other.values)) < 2:
         raise BadInput(
-            f"extrapolation to {layers} layers: needs two depths with two values each, got {len(one.values)} at "
-            f"{one.layers} and {len(other.values)} at {other.layers} layers"
+            f"extrapolation to {layers} layers: needs two depths with two values each, got {len(depth.values)} at "
+            f"{depth.layers} and {len(other.values)} at {other.layers} layers"
         )
 
-    shallow, deep = sorted((one, other), key=lambda depth: depth.layers)
+    shallow, deep = sorted((depth, other), key=lambda each: each.layers)
     slope = (fmean(deep.values) - fmean(shallow.values)) / (deep.layers - shallow.layers)
     fixed = 1 - slope * shallow.layers / fmean(shallow.values)
-    weight = (layers - one.layers) / (other.layers - one.layers)
-    parts = ((1 - weight, one.values), (weight, other.values))
+    weight = (layers - depth.layers) / (other.layers - depth.layers)
+    parts = ((1 - weight, depth.values), (weight, other.values))
     value = sum(share * fmean(values) for share, values in parts)
     half = half_width([(share**2 * variance(values) / len(values), len(values) - 1) for share, values in parts])
     return Extrapolation(layers, (shallow.layers, deep.layers), value, value - half, value + half, fixed)

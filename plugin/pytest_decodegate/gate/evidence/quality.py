@@ -28,8 +28,8 @@ from ..text.quantity import format_percent
 Position: TypeAlias = Mapping[str, float]
 """Logprobs of the likeliest tokens in nats, the chosen token first; some passes keep only that one."""
 
-Answer: TypeAlias = Sequence[Position]
-Pass: TypeAlias = Sequence[Answer]
+GreedyAnswer: TypeAlias = Sequence[Position]
+Pass: TypeAlias = Sequence[GreedyAnswer]
 """The answers to all prompts, in the order of the prompts."""
 
 CLEAR_NATS = 1.0
@@ -43,7 +43,7 @@ ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AnswerPair:
     """Two answers to one prompt. first: index of the first diverging token, None if there is none.
 
     agreement: share of the tokens before it. drift: mean difference of logprobs in nats, None without a common token.
@@ -57,41 +57,46 @@ class Pair:
     margin: float | None
 
 
+ByPrompt: TypeAlias = Sequence[Sequence[AnswerPair]]
+"""For each prompt the pairs of answers to it, each of two passes."""
+
+
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AnswersCompared:
     """What came out: `wrong` says how the answers are wrong, None if they are not; `note` has the numbers."""
 
     wrong: str | None
     note: str
 
 
-def compared(one: Answer, other: Answer) -> Pair:
+def compared(answer: GreedyAnswer, other: GreedyAnswer) -> AnswerPair:
     """Lay two answers to one prompt side by side; an answer that ends early diverges where it ends."""
-    common = min(len(one), len(other))
-    length = max(len(one), len(other))
-    turns = (index for index in range(common) if _chosen(one[index]) != _chosen(other[index]))
+    common = min(len(answer), len(other))
+    length = max(len(answer), len(other))
+    turns = (index for index in range(common) if _chosen(answer[index]) != _chosen(other[index]))
     first = next(turns, common if length > common else None)
-    same = zip(one, other) if first is None else zip(one[: first + 1], other[: first + 1])  # noqa: B905 - may end early
+    shared = slice(None if first is None else first + 1)
+    same = zip(answer[shared], other[shared])  # noqa: B905 - one may end early
     drifts = [abs(left[token] - right[token]) for left, right in same for token in left.keys() & right.keys()]
-    return Pair(
+    return AnswerPair(
         first=first,
         agreement=1.0 if first is None else first / length,
         drift=fmean(drifts) if drifts else None,
-        margin=0.0 if first is None else _margin(one[first], other[first]) if first < common else None,
+        margin=0.0 if first is None else _margin(answer[first], other[first]) if first < common else None,
     )
 
 
-def compare(base: Sequence[Pass], new: Sequence[Pass], *, tolerance: float, exact: bool) -> Finding:
+def compare(base: Sequence[Pass], new: Sequence[Pass], *, tolerance: float, exact: bool) -> AnswersCompared:
     """Judge `new` passes by the rule above. tolerance: the band of rule 3, a fraction. exact: whether rule 1 holds."""
-    own = [[compared(one[p], other[p]) for one, other in combinations(base, 2)] for p in range(len(base[0]))]
-    now = [[compared(one[p], other[p]) for one, other in product(base, new)] for p in range(len(base[0]))]
+    own = [[compared(old[p], other[p]) for old, other in combinations(base, 2)] for p in range(len(base[0]))]
+    now = [[compared(old[p], other[p]) for old, other in product(base, new)] for p in range(len(base[0]))]
     reasons = [
         *(_differing(now) if exact else ()),
         *_clear(own, now),
         *_disagreeing(own, now, tolerance),
         *_drifting(own, now),
     ]
-    return Finding("; ".join(reasons) or None, _note(own, now))
+    return AnswersCompared("; ".join(reasons) or None, _note(own, now))
 
 
 def to_json(answers: Pass) -> list[Json]:
@@ -121,12 +126,12 @@ def _margin(position: Position, other: Position) -> float | None:
     return position[_chosen(position)] - position.get(_chosen(other), min(position.values()))
 
 
-def _differing(now: Sequence[Sequence[Pair]]) -> Iterator[str]:
+def _differing(now: ByPrompt) -> Iterator[str]:
     if turns := _turns(now):
         yield f"the server calls itself batch-invariant, but tokens differ from the baseline's: {turns}"
 
 
-def _clear(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]]) -> Iterator[str]:
+def _clear(own: ByPrompt, now: ByPrompt) -> Iterator[str]:
     usual = max((pair.margin for pairs in own for pair in pairs if pair.margin is not None), default=0.0)
     limit = max(CLEAR_NATS, 2 * usual)
     for number, pairs in enumerate(now, start=1):
@@ -138,7 +143,7 @@ def _clear(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]]) -> Iter
             )
 
 
-def _disagreeing(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]], tolerance: float) -> Iterator[str]:
+def _disagreeing(own: ByPrompt, now: ByPrompt, tolerance: float) -> Iterator[str]:
     if len(own[0]) == 0:  # one pass alone does not show how far a server agrees with itself
         return
 
@@ -152,17 +157,17 @@ def _disagreeing(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]], t
         )
 
 
-def _drifting(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]]) -> Iterator[str]:
+def _drifting(own: ByPrompt, now: ByPrompt) -> Iterator[str]:
     before, after = _drift(own), _drift(now)
     if after > before + DRIFT_NATS:
         yield f"logprobs drift by {after:.2g} nats from the baseline's, {before:.2g} among its own passes"
 
 
-def _agreement(pairs: Sequence[Pair]) -> float:
+def _agreement(pairs: Sequence[AnswerPair]) -> float:
     return fmean(pair.agreement for pair in pairs)
 
 
-def _worst_pass(own: Sequence[Sequence[Pair]]) -> float:
+def _worst_pass(own: ByPrompt) -> float:
     """Agreement with the others of the pass that agrees least with them, over all prompts."""
     count = (1 + math.isqrt(1 + 8 * len(own[0]))) // 2
     members = list(combinations(range(count), 2))
@@ -172,12 +177,12 @@ def _worst_pass(own: Sequence[Sequence[Pair]]) -> float:
     )
 
 
-def _drift(prompts: Sequence[Sequence[Pair]]) -> float:
+def _drift(prompts: ByPrompt) -> float:
     drifts = [pair.drift for pairs in prompts for pair in pairs if pair.drift is not None]
     return fmean(drifts) if drifts else 0.0
 
 
-def _turns(prompts: Sequence[Sequence[Pair]]) -> str:
+def _turns(prompts: ByPrompt) -> str:
     """Where answers first diverge, for the first few prompts that do; empty if none does."""
     firsts = [min((pair.first for pair in pairs if pair.first is not None), default=None) for pairs in prompts]
     turns = [f"prompt {p} at token {first + 1}" for p, first in enumerate(firsts, start=1) if first is not None]
@@ -185,7 +190,7 @@ def _turns(prompts: Sequence[Sequence[Pair]]) -> str:
     return ", ".join(turns[:3]) + more
 
 
-def _note(own: Sequence[Sequence[Pair]], now: Sequence[Sequence[Pair]]) -> str:
+def _note(own: ByPrompt, now: ByPrompt) -> str:
     itself = fmean(map(_agreement, own)) if own[0] else 1.0
     shares = [format_percent(share, signed=False) for share in (fmean(map(_agreement, now)), itself)]
     turns = _turns(now)

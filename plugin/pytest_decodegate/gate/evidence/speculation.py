@@ -25,7 +25,7 @@ MATERIAL = 0.01
 def lengths(replicates: Iterable[Replicate]) -> tuple[float, ...]:
     """The acceptance length of each replicate that drafted anything, in tokens per step."""
     facts = (replicate.facts.get("speculation") for replicate in replicates)
-    found = (one.get("length") for one in facts if isinstance(one, dict))
+    found = (fact.get("length") for fact in facts if isinstance(fact, dict))
     return tuple(float(length) for length in found if isinstance(length, int | float))
 
 

@@ -58,7 +58,7 @@ def _apart(gangs: Sequence[Own]) -> Iterator[Straggler]:
     for rank in range(len(gangs[0])):
         ratios = [_ratios(own, rank) for own in gangs]
         if all(map(_is_apart, ratios)):
-            yield Straggler(rank, median(median(one) for one in ratios))
+            yield Straggler(rank, median(median(own) for own in ratios))
 
 
 def _ratios(own: Own, rank: int) -> list[float]:

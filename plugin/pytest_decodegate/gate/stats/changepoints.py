@@ -95,7 +95,7 @@ def _splits(values: Sequence[float]) -> Iterator[int]:
 def _best_split(values: Sequence[float]) -> int | None:
     """The split that puts the two sides furthest apart by energy distance, in quadratic time."""
     count = len(values)
-    total = sum(abs(one - other) for one in values for other in values) / 2
+    total = sum(abs(value - other) for value in values for other in values) / 2
     left, right = 0.0, total
     best, most = None, -math.inf
     for split in range(1, count):

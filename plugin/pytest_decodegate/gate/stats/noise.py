@@ -112,7 +112,7 @@ def others(all_peers: Sequence[Peers]) -> list[Peers]:
     """For each of `all_peers` the sum of all but itself: nothing is subtracted, so no digits are lost."""
     before = accumulate(all_peers[:-1], initial=Peers())
     after = list(accumulate(reversed(all_peers[1:]), initial=Peers()))
-    return [one + other for one, other in zip(before, reversed(after), strict=True)] if all_peers else []
+    return [earlier + other for earlier, other in zip(before, reversed(after), strict=True)] if all_peers else []
 
 
 def noise(sides: Sequence[Sessions], own: Peers, peers: Peers, kind: Kind) -> Noise:

@@ -166,8 +166,8 @@ def settle(comparison: Comparison, tolerance: float) -> Settlement:
     known = range(len(comparison.base_counts) + 1, MOST_SESSIONS + 1)
     longer = (_with_sessions(comparison, k) for k in known)
     return Settlement(
-        replicates=next((max(one.new_counts) for one in more if one.half_width < room), None),
-        sessions=next((len(one.base_counts) for one in longer if one.half_width < room), None),
+        replicates=next((max(each.new_counts) for each in more if each.half_width < room), None),
+        sessions=next((len(each.base_counts) for each in longer if each.half_width < room), None),
         tolerance=math.expm1(comparison.hi),
     )
 

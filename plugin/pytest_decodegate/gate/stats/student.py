@@ -64,12 +64,12 @@ def standard_error(terms: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _interpolated(probability: float, df: float) -> float:
     """The Chebyshev series of `_coefficients` at 1/df, summed by Clenshaw."""
     x = 2 * SMOOTH_DF / df - 1
-    twice, one, two = 2 * x, 0.0, 0.0
+    twice, last, before = 2 * x, 0.0, 0.0
     first, *rest = _coefficients(probability)
     for coefficient in reversed(rest):
-        one, two = twice * one - two + coefficient, one
+        last, before = twice * last - before + coefficient, last
 
-    return x * one - two + first
+    return x * last - before + first
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import BadInput
+from ...metric import literal_brackets
 
 if TYPE_CHECKING:
     from .timing import Workload
@@ -41,8 +42,8 @@ class Slowdown:
     rank: int | None
 
     def matches(self, metric: str) -> bool:
-        """Whether `metric` is slowed down; a bracket in a name is itself, not a set of characters."""
-        return fnmatch.fnmatchcase(metric, self.pattern.replace("[", "[[]"))
+        """Whether `metric` is slowed down."""
+        return fnmatch.fnmatchcase(metric, literal_brackets(self.pattern))
 
 
 def read_slowdowns(text: str) -> tuple[Slowdown, ...]:
