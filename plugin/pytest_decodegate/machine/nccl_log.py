@@ -24,14 +24,22 @@ _PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
 _PREFIX: Final = " NCCL INFO "
 """Before it stand host, pid, thread, device, and a timestamp if the user asked for one (debug.cc, ncclDebugLog)."""
 
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_BARE_VERSION: Final = re.compile(r"(?<![\w])NCCL version \d")
+"""Written without host and process, so whatever stands before it is of mpirun, srun or a collector of logs."""
+
 _VERSION: Final = re.compile(r"NCCL version (\d[\w.]*)(?:\+cuda[\w.]+)?\s*$")
 _COMPLETE: Final = re.compile(r"nranks (\d{1,18}) .*Init COMPLETE")
 _CHANNELS: Final = re.compile(
     r"(\d{1,18}) coll channels, .*?(\d{1,18}) nvls channels, (\d{1,18}) p2p channels, (\d{1,18}) p2p channels per peer"
 )
 _CHANNEL_NAMES: Final = ("collectives", "nvls", "p2p", "p2p_per_peer")
+# transport/net.cc: "NET/%s/%d%s%s", name of the plugin (of two words on AWS), device, GDRDMA, Shared; net names and
+# devices are numbered anew on each host, but without GDRDMA the data goes through the host's memory.
 _VIA: Final = re.compile(
-    r"Channel \d+(?:/\d+)? : \S+ -> \S+(?: \[(?:send|receive)\])? via (\w+/(?:direct pointer|\w+))"
+    r"Channel \d+(?:/\d+)? : \S+ -> \S+(?: \[(?:send|receive)\])? via "
+    r"(?:(?P<net>(?:NET|COLLNET)/[^/]+)/\d+(?:\(\d+\))?(?P<gdr>/GDRDMA(?:\(\w+\))?)?"
+    r"|(?P<local>\w+/(?:direct pointer|\w+)))"
 )
 _TUNED: Final = re.compile(
     r"(?:(?P<function>\w+): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
@@ -65,8 +73,8 @@ class NcclLog:
     """What the logs of all ranks say together; empty parts were not said.
 
     versions: of every copy of NCCL that spoke. nranks: of the communicators that came up. transports: "P2P/CUMEM",
-    "SHM/direct", "NET/Socket". channels: of the last communicator (collectives, nvls, p2p, p2p_per_peer).
-    issued: in the order of the log.
+    "SHM/direct", "NET/Socket", "NET/IB/GDRDMA". channels: of the last communicator (collectives, nvls, p2p,
+    p2p_per_peer). issued: in the order of the log.
     """
 
     versions: tuple[str, ...]
@@ -83,7 +91,7 @@ def read_nccl_log(text: str) -> NcclLog:
     return NcclLog(
         versions=_distinct(match[1] for match in _all(_VERSION, messages)),
         nranks=tuple(sorted({int(match[1]) for match in _all(_COMPLETE, messages)})),
-        transports=tuple(sorted({match[1] for match in _all(_VIA, messages)})),
+        transports=tuple(sorted({_transport(match) for match in _all(_VIA, messages)})),
         channels=dict[str, Json](channels[-1]) if channels else {},
         issued=tuple(one for message in messages if (one := _issued(message)) is not None),
     )
@@ -115,10 +123,16 @@ def contract(issued: Iterable[Issued]) -> dict[str, Json]:
 
 def _messages(text: str) -> Iterator[str]:
     # Two copies of NCCL in one process write to one file, each at its own place: zeros fill the gaps.
-    for line in text.replace("\0", "").splitlines():
+    for line in _ANSI.sub("", text.replace("\0", "")).splitlines():
         _, prefix, message = line.rpartition(_PREFIX)
-        if prefix or line.startswith("NCCL version "):
+        if prefix:
             yield message
+        elif match := _BARE_VERSION.search(line):
+            yield line[match.start() :]
+
+
+def _transport(match: re.Match[str]) -> str:
+    return match["local"] or f"{match['net']}{match['gdr'] or ''}"
 
 
 def _all(pattern: re.Pattern[str], messages: Iterable[str]) -> Iterator[re.Match[str]]:
