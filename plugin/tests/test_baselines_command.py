@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -317,3 +318,9 @@ def test_pruning_takes_exactly_what_was_named(days: list[int], gone: set[int], a
     after, _ = prune(before, pruning)
     assert [one.id for one in after.metrics["gemm"].sessions] == [f"s{day}" for day in kept]
     assert [one.id for one in after.metrics["gemm"].current] == [f"s{day}" for day in current]
+
+
+def test_pruning_by_date_leaves_what_has_none() -> None:
+    pruning = Pruning(before=datetime(2026, 1, 9, tzinfo=UTC))
+    assert pruning.takes(session(2))
+    assert not pruning.takes(replace(session(2), recorded=""))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from foreign import DETAILED, PLAIN, PUBLIC, benchmark_json, changed, imported, nccl_json, source
+from foreign_serving import aiperf_json, guidellm_benchmark, guidellm_json, sglang_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import baseline, stored, write
@@ -150,13 +151,39 @@ VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(
 JSON = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=2), VALUES, max_size=1)
 
 
-@settings(max_examples=60)
-@given(st.sampled_from([PLAIN, DETAILED, nccl_json(), benchmark_json(with_data=True)]), st.data())
+def _somewhere(document: Any, data: st.DataObject) -> tuple[Any, Any]:
+    """An object or list in the document, and a key of it."""
+    while True:
+        key = data.draw(st.sampled_from(sorted(document) if isinstance(document, dict) else range(len(document))))
+        if not isinstance(document[key], dict | list) or not document[key] or data.draw(st.booleans()):
+            return document, key
+
+        document = document[key]
+
+
+CONTENTS = [
+    PLAIN,
+    DETAILED,
+    nccl_json(),
+    benchmark_json(with_data=True),
+    sglang_json(),
+    aiperf_json(),
+    guidellm_json(guidellm_benchmark({"type_": "concurrent", "streams": 16})),
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(CONTENTS), st.data())
 def test_any_damage_to_a_field_is_bad_input_or_harmless(content: bytes, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(json.loads(content))))
-    damaged = changed(content, **{name: data.draw(st.just(...) | JSON)})
+    document = json.loads(content)
+    inner, key = _somewhere(document, data)
+    if data.draw(st.booleans()):
+        del inner[key]
+    else:
+        inner[key] = data.draw(JSON)
+
     try:
-        metrics = imported(damaged)
+        metrics = imported(json.dumps(document).encode())
     except BadInput as error:
         message = str(error)
     else:
@@ -265,3 +292,17 @@ def test_a_date_that_nobody_knows_is_stored_as_none(tmp_path: Path, capsys: pyte
     assert " 2026-11-29 22:26 " in dated
     assert " - " in undated.partition(".json")[0]
     assert shown.index("_undated.json") < shown.index("_dated.json")
+
+
+def test_what_neither_file_says_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("engine_vllm.json", "engine_sgl.json"):
+        asked = ["import", str(PUBLIC / name), "--label", name.removesuffix(".json"), "--out", str(tmp_path)]
+        assert main(asked) == 0
+
+    capsys.readouterr()
+    main(["compare", *sorted(map(str, tmp_path.glob("*/*.json")))])
+    shown = capsys.readouterr().out
+    assert "unknown on both sides, so not compared: nccl, driver" in shown
+    assert "nothing differs" not in shown
+    assert "contract.engine: " in shown
+    assert "3 CONFOUNDED" in shown

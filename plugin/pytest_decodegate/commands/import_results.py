@@ -53,7 +53,8 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..baseline.store import Store
-    from ..importing.baseline import UNKNOWN, Told, joined
+    from ..importing.baseline import Told, joined
+    from ..machine.provenance import UNKNOWN
 
     told = Told(
         machine_class=options.machine_class,

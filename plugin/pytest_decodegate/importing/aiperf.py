@@ -68,7 +68,7 @@ def _tokens_a_second(statistic: Fields) -> float:
 
 def _contract(fields: Fields, config: Fields) -> dict[str, Json]:
     generator, endpoint, sent = config.inner("loadgen"), config.inner("endpoint"), config.inner("input")
-    requests = fields.object("request_count").number("avg")
+    requests = fields.object("request_count").count("avg")
     lengths = {name: fields.object(f"{name}_sequence_length").number("avg") for name in ("input", "output")}
     contract: dict[str, Json] = {
         "clock": CLOCK,
@@ -78,9 +78,9 @@ def _contract(fields: Fields, config: Fields) -> dict[str, Json]:
         "concurrency": generator.plain("concurrency"),
         "request_rate": rate_of(generator, "request_rate"),
         "request_rate_mode": generator.plain("request_rate_mode"),
-        "requests": round(requests),
-        "prompt_tokens": tokens_of_a_request(lengths["input"] * requests, requests),
-        "output_tokens": tokens_of_a_request(lengths["output"] * requests, requests),
+        "requests": requests,
+        "prompt_tokens": tokens_of_a_request(lengths["input"], 1),
+        "output_tokens": tokens_of_a_request(lengths["output"], 1),
     }
     contract |= {name: sent.plain(name) for name in _INPUTS if sent.values.get(name) is not None}
     return contract | {str(name): value for name, value in _extra(sent)}

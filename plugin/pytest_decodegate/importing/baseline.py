@@ -10,13 +10,10 @@ from typing import Final
 
 from ..baseline.schema import Baseline, Session, StoredMetric
 from ..errors import BadInput
-from ..machine.provenance import Provenance
+from ..machine.provenance import UNKNOWN, Provenance
 from ..metric import Json, Kind, Metric
 from . import aiperf, guidellm, nccl_json, nccl_table, pytest_benchmark, sglang_bench, vllm_bench
 from .found import Fields, Found, Source, documents, joined_cards
-
-UNKNOWN: Final = "unknown"
-"""Where nobody says what it was."""
 
 READ: Final = (
     "`vllm bench serve` (--save-result, --append-result or a sweep), sglang.bench_serving, aiperf's "

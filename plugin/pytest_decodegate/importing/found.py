@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from ..baseline.schema import Session
 from ..errors import BadInput
 from ..metric import Json, Metric
+
+_LARGEST: Final = 1e30
+"""Beyond it and below its inverse no baseline holds a value, and sums leave the range of a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,22 @@ class Fields:
         return BadInput(f"{self.where}: field '{name}[{index}]' is {self.values[name][index]!r:.80}: {reason}")
 
     def number(self, name: str, *, least: float = 0.0) -> float:
-        """A finite number above `least`."""
+        """A finite number above `least`, of a size that a baseline can hold."""
         value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < _LARGEST:
             raise self.wrong(name, f"a finite number above {least:g} is needed")
+        if 0 < value < 1 / _LARGEST:
+            raise self.wrong(name, f"a number above {1 / _LARGEST:g} is needed")
 
         return float(value)
+
+    def count(self, name: str) -> int:
+        """A whole number above zero."""
+        value = self.number(name)
+        if value != int(value):
+            raise self.wrong(name, "a whole number is needed")
+
+        return int(value)
 
     def numbers(self, name: str) -> list[float]:
         """A list of finite numbers, none below zero."""
@@ -124,7 +137,7 @@ class Fields:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
 def documents(source: Source) -> list[Fields]:

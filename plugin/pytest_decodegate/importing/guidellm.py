@@ -79,7 +79,7 @@ def _load(strategy: Fields) -> tuple[Json, Json]:
     if kind == "synchronous":
         return 1, None
     if kind == "concurrent":
-        return round(strategy.number("streams")), None
+        return strategy.count("streams"), None
     if kind == "throughput":
         return strategy.plain("max_concurrency"), "inf"
     if kind in ("constant", "poisson"):

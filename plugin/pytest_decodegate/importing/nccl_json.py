@@ -32,7 +32,7 @@ def read_json(source: Source, fields: Fields, *, number: int = 1) -> Found:
         blocking=config.values.get("blocking_collectives") in ("true", True),
         ranks=[_json_rank(device) for device in config.objects("devices")],
         recorded=date.isoformat(timespec="seconds") if date else "",
-        stack={"nccl": nccl_version(round(fields.number("nccl_version"))), **_environment(fields)},
+        stack={"nccl": nccl_version(fields.count("nccl_version")), **_environment(fields)},
     )
     run.rows = [row for result in fields.objects("results") for row in _json_rows(result)]
     return found(source, [run], first=number, one_rank_a_process=True)
@@ -76,7 +76,7 @@ def _json_rows(result: Fields) -> Iterator[Row]:
         if timed.values.get("nwrong"):
             raise timed.wrong("nwrong", "the collective gave wrong data")
 
-        size, time_us = round(result.number("size")), timed.number("time")
+        size, time_us = result.count("size"), timed.number("time")
         # %lf writes six decimals.
         algbw, busbw = (Printed(timed.number(name, least=-1), 5e-7) for name in ("alg_bw", "bus_bw"))
         yield Row(

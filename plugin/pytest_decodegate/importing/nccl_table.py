@@ -18,10 +18,10 @@ from .nccl_world import Printed, Rank, Rates
 
 _STARTING = re.compile(r"# Collective test starting: (\S+)")
 _CONCLUDED = re.compile(r"# Collective test concluded: (\S+)")
-_VERSIONS = re.compile(r"# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)")
-_NCCL = re.compile(r"^NCCL version (\d[\w.]*)")
-_RCCL = re.compile(r"^RCCL version\s*:\s*(\S+)")
-_ROCM = re.compile(r"^ROCm version\s*:\s*(\S+)")
+_VERSIONS = re.compile(r"# (?P<client>[nr]ccl-tests) version \S+ [nr]ccl-headers=\d+ [nr]ccl-library=(?P<library>\d+)")
+_NCCL = re.compile(r"^\s*NCCL version (\d[\w.]*)")
+_RCCL = re.compile(r"^\s*RCCL version\s*:\s*(\S+)")
+_ROCM = re.compile(r"^\s*ROCm version\s*:\s*(\S+)")
 _SETTINGS = re.compile(
     r"# nThread (?P<threads>\d+) nGpus (?P<gpus>\d+) .*?\biters: \d+ iters: (?P<iterations>\d+)"
     r"(?: agg iters: (?P<aggregated>\d+))?(?: validation: \d+)?(?: graph: (?P<graph>\d+))?"
@@ -31,6 +31,7 @@ _RANK = re.compile(
     r"#\s+Rank\s+(?P<number>\d+)(?:\s+Group\s+(?P<group>\d+))?\s+Pid\s+(?P<pid>\d+) on\s+(?P<host>\S+) device\s+\d+ "
     r"\[[^\]]*\]\s*(?P<name>.*)"
 )
+_RANK_PART = re.compile(r"#\s+Rank\b|\bRank\s+\d+\s+(?:Group|Pid)\b|\bPid\s+\d+ on\s|\bdevice\s+\d+ \[[0-9a-fx:]+\]")
 _BANNER = re.compile(r"out-of-place|in-place")
 _OUTCOME = re.compile(r"# (?:Out of bounds values|Avg bus bandwidth)\s*:\s*\S+\s*(?P<okay>OK|FAILED)?\s*$")
 _FAILURE = re.compile(r"^# error: |: Test (?:NCCL |CUDA |HIP |MPI )?failure |: Test timeout ")
@@ -91,7 +92,7 @@ def _tables(path: str, text: Sequence[Line]) -> Iterator[Run]:
                 yield run
 
             # The version stands above the name, and NCCL's own above the settings.
-            run = Run(where, stack={} if _holds(run) else run.stack)
+            run = Run(where) if _holds(run) else Run(where, client=run.client, stack=run.stack)
 
         if match := _CONCLUDED.search(line.text):
             _refuse_other_end(run, where, match[1])
@@ -138,7 +139,7 @@ def _take(run: Run, where: str, line: str) -> None:
         run.program = match[1]
     elif match := _SETTINGS.search(line):
         run.settings = {name: int(value) for name, value in match.groupdict().items() if value is not None}
-    elif re.search(r"#\s+Rank\b", line):
+    elif not run.columns and _RANK_PART.search(line):
         _take_rank(run, where, line.strip())
     elif line.lstrip().startswith("#"):
         _take_title(run, where, line)
@@ -167,7 +168,8 @@ def _take_rank(run: Run, where: str, line: str) -> None:
 def _take_title(run: Run, where: str, line: str) -> None:
     run.blocking = run.blocking or "# Blocking Enabled" in line
     if match := _VERSIONS.search(line):
-        run.stack["nccl"] = nccl_version(int(match[2]))
+        run.client = match["client"]
+        run.stack["nccl"] = f"{'RCCL ' if run.client == RCCL else ''}{nccl_version(int(match['library']))}"
     elif (words := line.replace("#wrong", " #wrong ").lstrip(" #").split())[:2] == ["size", "count"]:
         run.columns = _columns(where, words)
     elif (found := _BANNER.findall(line)) and not run.columns:
@@ -181,7 +183,7 @@ def _take_version(run: Run, line: str) -> None:
         run.stack.setdefault("nccl", f"RCCL {match[1]}")
     elif match := _ROCM.search(line):
         run.stack.setdefault("cuda", f"ROCm {match[1]}")
-    elif line.startswith("rccl-tests: Version"):
+    elif "rccl-tests: Version" in line:
         run.client = RCCL
 
 

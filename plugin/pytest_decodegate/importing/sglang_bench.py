@@ -50,7 +50,7 @@ def read(source: Source, fields: Fields, *, number: int = 1) -> Found:
 
 
 def _check_all_done(fields: Fields) -> None:
-    completed = fields.number("completed")
+    completed = fields.count("completed")
     if isinstance(errors := fields.values.get("errors"), list):
         for index, error in enumerate(errors):
             if error:
@@ -63,7 +63,7 @@ def _check_all_done(fields: Fields) -> None:
 
 
 def _contract(fields: Fields) -> dict[str, Json]:
-    completed = fields.number("completed")
+    completed = fields.count("completed")
     server = fields.inner("server_info")
     contract: dict[str, Json] = {
         "clock": CLOCK,
@@ -71,10 +71,10 @@ def _contract(fields: Fields) -> dict[str, Json]:
         "endpoint_type": fields.text("backend"),
         "concurrency": fields.plain("max_concurrency"),
         "request_rate": rate_of(fields, "request_rate"),
-        "requests": round(completed),
+        "requests": completed,
         "dataset": fields.plain("dataset_name"),
-        "prompt_tokens": fields.number("total_input_tokens") / completed,
-        "output_tokens": tokens_of_a_request(fields.number("total_output_tokens"), completed),
+        "prompt_tokens": fields.count("total_input_tokens") / completed,
+        "output_tokens": tokens_of_a_request(fields.count("total_output_tokens"), completed),
     }
     contract |= {name: fields.plain(name) for name in _LOAD if fields.values.get(name) is not None}
     return contract | ({"model": server.plain("model_path")} if "model_path" in server.values else {})

@@ -133,12 +133,12 @@ def _requests(fields: Fields) -> Iterator[tuple[str, tuple[float, ...]]]:
     yield "output_throughput", (fields.number("output_throughput"),)
 
 
-def _completed(fields: Fields) -> float:
-    return fields.number("completed" if "completed" in fields.values else "num_prompts")
+def _completed(fields: Fields) -> int:
+    return fields.count("completed" if "completed" in fields.values else "num_prompts")
 
 
 def _contract(fields: Fields) -> dict[str, Json]:
-    prompts, completed = fields.number("num_prompts"), _completed(fields)
+    prompts, completed = fields.count("num_prompts"), _completed(fields)
     contract: dict[str, Json] = {
         "clock": CLOCK,
         "client": TOOL,
@@ -147,9 +147,9 @@ def _contract(fields: Fields) -> dict[str, Json]:
         "concurrency": fields.plain("max_concurrency"),
         "request_rate": rate_of(fields, "request_rate"),
         "burstiness": fields.plain("burstiness"),
-        "requests": round(prompts),
-        "prompt_tokens": fields.number("total_input_tokens") / prompts,
-        "output_tokens": tokens_of_a_request(fields.number("total_output_tokens"), completed),
+        "requests": prompts,
+        "prompt_tokens": fields.count("total_input_tokens") / prompts,
+        "output_tokens": tokens_of_a_request(fields.count("total_output_tokens"), completed),
     }
     said = {ours: fields.plain(name) for name, ours in _DECISIVE.items() if fields.values.get(name) is not None}
     return {**contract, **said}

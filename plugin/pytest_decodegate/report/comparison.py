@@ -12,7 +12,7 @@ from ..compare.standing import Found, without_numbers
 from ..gate.text.explain import explain
 from ..gate.text.quantity import format_band, format_interval, format_percent, format_value
 from ..gate.verdict import Judgement, Verdict
-from ..machine.provenance import Difference
+from ..machine.provenance import Difference, unknown_on_both
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
 
@@ -87,7 +87,7 @@ def _notes(pair: Pair) -> Iterator[str]:
         for side in (pair.base, pair.new)
         if side.published
     )
-    yield from differences(pair.found)
+    yield from differences(pair.found, unknown_on_both(pair.base.provenance, pair.new.provenance))
     if pair.only_base:
         yield f"only in the reference: {', '.join(pair.only_base)}"
     if pair.only_new:
@@ -133,10 +133,15 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     )
 
 
-def differences(found: Sequence[Found]) -> Iterator[str]:
-    """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)"."""
+def differences(found: Sequence[Found], unknown: Sequence[str] = ()) -> Iterator[str]:
+    """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)".
+
+    unknown: fields that neither side knows.
+    """
     if not found:
-        yield "nothing differs in machine and stack"
+        yield f"nothing {'known on both sides ' if unknown else ''}differs in machine and stack"
+    if unknown:
+        yield f"unknown on both sides, so not compared: {', '.join(dict.fromkeys(map(without_numbers, unknown)))}"
 
     for (text, standing), count in Counter(_gathered(one) for one in found if one.standing != "not published").items():
         confounds = "neither declared nor allowed" if standing == "undeclared" else standing
