@@ -514,3 +514,15 @@ def test_a_table_in_a_document(indent: str) -> None:
     clean = Printing(ranks=4).table(SMALL, LARGE)
     text = "# A page\n\n```\n" + "".join(f"{indent}{line}\n" for line in clean.splitlines()) + "```\n\n8 16 pages\n"
     assert points(text) == points(clean)
+
+
+def test_an_error_of_no_text_is_none() -> None:
+    assert points(nccl_json(errors=[""])) == points(nccl_json())
+
+
+def test_times_before_two_tables_are_no_processes() -> None:
+    tables = [Printing(name, ranks=4).table(SMALL) for name in ("all_reduce", "all_gather")]
+    stamped = [
+        f"{hour}:34:56 {line}\n" for hour, text in zip((9, 10), tables, strict=True) for line in text.splitlines()
+    ]
+    assert points("".join(stamped)) == points("".join(tables))

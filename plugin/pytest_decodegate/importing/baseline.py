@@ -69,9 +69,18 @@ def _read(source: Source, told: Told) -> list[Found]:
     if not source.content.lstrip().startswith(b"{") and nccl_table.is_table(source.content.decode(errors="replace")):
         return [nccl_table.read_table(source, collective=told.collective)]
     if objects := documents(source):
-        return [_read_object(source, fields, told, number) for number, fields in enumerate(objects, start=1)]
+        return list(_read_objects(source, objects, told))
 
     raise BadInput(f"{source.path}: of no known tool (neither JSON nor a table of nccl-tests); known are {READ}")
+
+
+def _read_objects(source: Source, objects: Sequence[Fields], told: Told) -> Iterator[Found]:
+    for number, fields in enumerate(objects, start=1):
+        try:
+            yield _read_object(source, fields, told, number)
+        except BadInput as error:
+            rest = f"; without this result the other {len(objects) - 1} can be tried" if len(objects) > 1 else ""
+            raise BadInput(f"{error}{rest}") from None
 
 
 def _read_object(source: Source, fields: Fields, told: Told, number: int) -> Found:

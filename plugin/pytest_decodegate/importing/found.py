@@ -62,6 +62,10 @@ class Fields:
         """The error for one element of a list, with its place and value."""
         return BadInput(f"{self.where}: field '{name}[{index}]' is {self.values[name][index]!r:.80}: {reason}")
 
+    def wrong_length(self, name: str, reason: str) -> BadInput:
+        """The error for a list of another length than the rest of the file tells."""
+        return BadInput(f"{self.where}: field {name!r} has {len(self.values[name])} elements: {reason}")
+
     def number(self, name: str, *, least: float = 0.0) -> float:
         """A finite number above `least`, of a size that a baseline can hold."""
         value = self.values.get(name)

@@ -41,20 +41,23 @@ def lines(path: str, text: str) -> list[Line]:
     Raises BadInput where several processes printed a table each, as `path` then holds several runs at a time.
     """
     raw = [_ANSI.sub("", line.replace("\0", "").rstrip("\r")) for line in text.split("\n")]
-    tables = [line for line in raw if _PREFIX.match(_MPI_TAG.sub("", line))]
-    _refuse_several(path, tables)
+    _refuse_several(path, raw)
     prefixes = {_general(match["prefix"]) for line in raw if (match := _PREFIX.match(_MPI_TAG.sub("", line)))}
     plain = [_without_prefix(_MPI_TAG.sub("", line), prefixes - {""}) for line in raw]
     return list(_without_debug(plain))
 
 
-def _refuse_several(path: str, tables: list[str]) -> None:
-    found = (_MPI_TAG.match(line) or _RANK_LABEL.match(line) for line in tables)
-    ranks = sorted({int(match[1]) for match in found if match})
+def _refuse_several(path: str, raw: list[str]) -> None:
+    ranks: set[int] = set()
+    for line in raw:
+        if table := _PREFIX.match(_MPI_TAG.sub("", line)):
+            label = _MPI_TAG.search(line) or _RANK_LABEL.fullmatch(table["prefix"])
+            ranks |= {int(label[1])} if label else set()
+
     if len(ranks) > 1:
         raise BadInput(
-            f"{path}: processes {', '.join(map(str, ranks))} each printed a table: this nccl-tests was built without "
-            "MPI (MPI=1), so each process ran alone beside the others, and none of them is one collective of all"
+            f"{path}: processes {', '.join(map(str, sorted(ranks)))} each printed a table: this nccl-tests was built "
+            "without MPI (MPI=1), so each process ran alone beside the others, and there is no collective of all"
         )
 
 

@@ -112,7 +112,6 @@ def world(
         raise BadInput(f"{where}: says neither its ranks ('# Rank 0 ...') nor its processes: how many took part?")
 
     candidates = {counted * (ranks_a_process or 1)} if one_rank_a_process else {counted, computed or counted}
-
     fitting = [size for size in sorted(candidates) if all(one.fit(FACTORS[collective](size)) for _, one in rates)]
     if not fitting:
         _refuse(collective, candidates, rates)

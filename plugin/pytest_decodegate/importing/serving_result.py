@@ -66,7 +66,8 @@ def rate_of(fields: Fields, name: str) -> Json:
 def tokens_of_a_request(total: float, requests: float) -> float:
     """Mean tokens of a request. Where answers end as they like, two runs of one load agree to two digits only."""
     mean = total / requests
-    return round(mean) if mean == round(mean) else float(f"{mean:.2g}")
+    rounded = mean if mean == round(mean) else float(f"{mean:.2g}")
+    return round(rounded) if rounded == round(rounded) else rounded
 
 
 def check_lists(fields: Fields, names: Sequence[str], requests: float) -> None:
@@ -74,8 +75,7 @@ def check_lists(fields: Fields, names: Sequence[str], requests: float) -> None:
     for name in names:
         values = fields.values.get(name)
         if isinstance(values, list) and values and len(values) != requests:
-            short = Fields(fields.where, {name: f"a list of {len(values)}"})
-            raise short.wrong(name, f"{requests:g} requests were completed: the list was cut, or the counts are wrong")
+            raise fields.wrong_length(name, f"{requests:g} requests were completed, so the list was cut")
 
 
 def check_sum(fields: Fields, name: str, total: str) -> None:

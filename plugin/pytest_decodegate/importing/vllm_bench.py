@@ -51,6 +51,13 @@ _DECISIVE: Final[Mapping[str, str]] = {
 _KNOWN_TEXTS: Final = frozenset(
     {"date", "label", "backend", "endpoint_type", "model_id", "tokenizer_id", "request_rate", *_DECISIVE}
 )
+_FLAGS: Final = frozenset(
+    {
+        *("tp", "pp", "dp", "ep", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "num_gpus"),
+        *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"),
+    }
+)
+"""Numbers that other benchmarks put beside vLLM's result: settings of the server."""
 _KNOWN_COUNTS: Final = frozenset(
     {"completed", "failed", "num_prompts", "max_concurrency", "max_concurrent_requests", "run_number", "num_warmups"}
 )
@@ -113,13 +120,13 @@ def _requests(fields: Fields) -> Iterator[tuple[str, tuple[float, ...]]]:
 
     By vLLM's own formula, without the microseconds up to the usage chunk, which chat clients of formula v1 add.
     """
+    check_lists(fields, _LISTS, _completed(fields))
     ttfts, lengths, gaps = fields.numbers("ttfts"), fields.numbers("output_lens"), fields.values.get("itls")
     if not isinstance(gaps, list) or not len(gaps) == len(ttfts) == len(lengths):
         raise fields.wrong(
             "itls", f"one list for each of {len(ttfts)} requests is needed, as --save-detailed writes it"
         )
 
-    check_lists(fields, _LISTS, _completed(fields))
     check_sum(fields, "output_lens", "total_output_tokens")
     waits = [sum(Fields(fields.where, {f"itls[{n}]": gap}).numbers(f"itls[{n}]")) for n, gap in enumerate(gaps)]
     tpot_s = tuple(wait / (length - 1) for wait, length in zip(waits, lengths, strict=True) if length > 1 and wait > 0)
@@ -164,9 +171,9 @@ def _stack(fields: Fields) -> Iterator[tuple[str, Json]]:
     for name, value in fields.values.items():
         text = isinstance(value, str) and name not in _KNOWN_TEXTS
         count = isinstance(value, int) and swept and name not in _KNOWN_COUNTS and not _RESULT.fullmatch(name)
-        if name in COMPONENTS:
+        if name in COMPONENTS and value is not None:
             yield name, str(value)
-        elif text or (count and name not in _DECISIVE):
+        elif text or (count and name not in _DECISIVE) or (name in _FLAGS and isinstance(value, int)):
             yield f"flag:{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", value
 
 
