@@ -154,6 +154,7 @@ def test_any_columns_are_read(time: float, per_iteration: bool, stamped: bool, w
 
 NOISE = {
     "Open MPI": "[1,0]<stdout>:",
+    "SageMaker": "[1,mpirank:0,algo-1]<stdout>:",
     "PRRTE": "[prterun-node-a-4711@1,0]<stdout>: ",
     "srun -l": "0: ",
     "srun -l of many": " 0: ",

@@ -154,9 +154,9 @@ def _cards(run: Run, size: int) -> list[Json]:
     """The card of each rank. -J names the first of each process only, whose other cards are taken to be its like."""
     own = [rank.device for rank in run.ranks if rank.group == run.ranks[0].group]
     each = size // len(own) if len(set(own)) == 1 and size % len(own) == 0 else 1
-    listed: list[Json] = [{"name": name or None} for name in own for _ in range(each)][:size]
+    listed: list[Json] = [{"name": name or None} for name in own for _ in range(each)]
     unnamed: list[Json] = [{"name": None} for _ in range(size - len(listed))]
-    return listed + unnamed
+    return [*listed, *unnamed][:size]
 
 
 def _name(collective: str, row: Row, size: int) -> str:

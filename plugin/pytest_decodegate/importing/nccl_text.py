@@ -12,8 +12,8 @@ from ..errors import BadInput
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 # Open MPI: "[1,0]<stdout>:" (--tag-output), since 5 "[prterun-host-123@1,0]<stdout>: "; between any two chunks that
-# rank 0 flushed, so also inside of rows.
-_MPI_TAG: Final = re.compile(r"\[(?:[^\[\]\s@]+@)?\d+,(\d+)\](?:<std(?:out|err|diag)>:?)")
+# rank 0 flushed, so also inside of rows. SageMaker's has "mpirank:" and a host, "[1,mpirank:0,algo-1]<stdout>:".
+_MPI_TAG: Final = re.compile(r"\[(?:[^\[\]\s@]+@)?\d+,(?:mpirank:)?(\d+)(?:,[\w.-]+)?\](?:<std(?:out|err|diag)>:?)")
 
 # `srun -l` writes "0: ", MPICH and Intel MPI "[0] ", log collectors a timestamp or the name of a pod.
 _PREFIX: Final = re.compile(r"^(?P<prefix>.*?)# (?:nThread \d+ nGpus \d+ |Collective test starting: )")
