@@ -357,6 +357,7 @@ CUT = Printing().table(SMALL).partition("   11.50")[0]
     ("content", "message"),
     [
         (nccl_json(results=[]), "no results; was the run cut short"),
+        (Printing().table()[:94], "no results; was the run cut short"),
         (nccl_json(args=[]), r"field 'args' is \[\]: the command line"),
         (nccl_json(args=["my_perf"]), "collective 'my' .* is unknown"),
         (nccl_json(errors=["Test NCCL failure"]), r"field 'errors' is \['Test NCCL failure'\]: the run failed"),

@@ -70,6 +70,9 @@ def found(source: Source, runs: Sequence[Run], *, first: int = 1, one_rank_a_pro
 
     first: number of the first run in the file. one_rank_a_process: see `world`.
     """
+    if not runs:
+        raise BadInput(f"{source.path}: no results; was the run cut short?")
+
     sessions: list[tuple[Metric, Session]] = []
     gpus: list[Json] = []
     stack: dict[str, Json] = {}
