@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,30}m")
+_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]{0,30}[A-Za-z]")
 _COMMAND: Final = re.compile(r"^[ \t]*::|##\[", re.MULTILINE)
 """What GitHub Actions and Azure Pipelines take for a command when it stands in the output of a job."""
+
+
+def without_colours(text: str) -> str:
+    """`text` as the program meant it that coloured it: without colours and moves of the cursor (ECMA-48, CSI)."""
+    return _CONTROL.sub("", text)
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,9 @@ def test_pruning_all_of_the_accepted_level_is_refused(days: list[int], place: in
     gone = set(days[place:])
     with pytest.raises(BadInput, match="would fall back to sessions from before its accepted level"):
         prune(accepted_since(days, days[place]), sessions_of(gone))
+
+
+def test_pruning_by_date_leaves_what_has_none() -> None:
+    pruning = Pruning(before=datetime(2026, 1, 9, tzinfo=UTC))
+    assert pruning.takes(session(2))
+    assert not pruning.takes(replace(session(2), recorded=""))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign import DETAILED, PLAIN, TABLE_END, TABLE_HEAD, benchmark_json, changed, nccl_json, row
+from foreign import DETAILED, PLAIN, benchmark_json, changed, nccl_json
 from growth import assert_linear
+from nccl_printing import Printing
 from stored import MOE, baseline, stored
 
 from pytest_decodegate.baseline.benchmark_json import dumps
@@ -23,7 +24,7 @@ from pytest_decodegate.client.endpoint import Endpoint
 from pytest_decodegate.compare import git
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gang import agent, health
-from pytest_decodegate.importing import nccl_tests
+from pytest_decodegate.importing import nccl_table, nccl_text
 from pytest_decodegate.machine.nccl_log import read_nccl_log
 from pytest_decodegate.serving import log_facts, pages
 
@@ -31,6 +32,14 @@ HUGE = 10**400
 """Fits into no float, and is written with fewer digits than Python refuses to read."""
 
 LOG = "host:1:2 [0] NCCL INFO "
+
+
+def log_lines(text: str) -> object:
+    """The lines of nccl-tests, or none where several processes seem to have printed."""
+    try:
+        return nccl_text.lines("log", text)
+    except BadInput:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,8 @@ LOG = "host:1:2 [0] NCCL INFO "
         *((pages.cache_facts, piece) for piece in ("vllm:cache_config_info{" + "a" * 9, 'a="', "}")),
         *((counters.parse, piece) for piece in ("a{} ", "}", "vllm:a ", "1\n")),
         *((read_nccl_log, LOG + piece) for piece in ("nranks 1 ", "1 coll channels, ", "\0")),
-        *((nccl_tests.is_table, piece) for piece in ("# nThread", "# Rank 1 ", "# nThread # Rank 1 [", "#\n")),
+        *((nccl_table.is_table, piece) for piece in ("# nThread", "# Rank 1 ", "# nThread # Rank 1 [", "#\n")),
+        *((log_lines, piece) for piece in ("# nThread 1 nGpus 1 ", "[1,0]<stdout>:", "a:1:2 [0] NCCL INFO ", "0: #\n")),
         (health.is_doubtful, "nccl"),
         (agent._EXIT.findall, "\n"),
         (agent._EXIT.findall, " rank"),
@@ -102,10 +112,10 @@ def test_a_number_of_400_digits_in_a_result_is_refused_or_no_matter(
 def test_a_number_of_many_digits_in_a_table_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], digits: int
 ) -> None:
-    good = row(14336, (11.25, 11.5))
-    for wrong in (good.replace("14336", "1" * digits, 1), good.replace("11.25", "1" * digits, 1)):
+    good = Printing().table((14336, 11.25, 11.5))
+    for wrong in (good.replace(" 14336", " " + "1" * digits, 1), good.replace("11.25", "1" * digits, 1)):
         file = tmp_path / "table.txt"
-        file.write_text(TABLE_HEAD + wrong + TABLE_END)
+        file.write_text(wrong)
         assert main(["import", str(file), "--out", str(tmp_path / "out")]) == 3
         assert "table.txt, line " in capsys.readouterr().err
 

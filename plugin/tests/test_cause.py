@@ -25,7 +25,7 @@ from pytest_decodegate.cause import (
 )
 from pytest_decodegate.errors import BadInput, DecodegateError, GangError, RankDied, RankHung, RankRaised, ServerError
 from pytest_decodegate.gang import exit_reasons, worker
-from pytest_decodegate.gang.exit_reasons import Roster
+from pytest_decodegate.gang.exit_reasons import RankNames
 from pytest_decodegate.gang.protocol import Failure, Hello
 from pytest_decodegate.serving.process import ServerProcess
 
@@ -163,14 +163,14 @@ def test_a_rank_says_itself_what_is_behind_its_exception() -> None:
 
 def test_memory_that_one_rank_has_not_is_why_the_others_fail() -> None:
     first, short = failure(RuntimeError("NCCL error: peer is gone"), 1.0), failure(MemoryError(), 2.0)
-    roster = Roster("w2-1", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python") for rank in (0, 1)})
+    roster = RankNames("w2-1", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python") for rank in (0, 1)})
     assert exit_reasons.rank_raised("setup", {0: first}, roster).cause is Cause.DEVICE
     assert exit_reasons.rank_raised("setup", {0: first, 1: short}, roster).cause is Cause.OUT_OF_MEMORY
 
 
 def test_one_exception_with_other_numbers_is_one_failure() -> None:
     def raised(rank: int, size: int) -> RankRaised:
-        roster = Roster(f"w2-{rank}", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python")})
+        roster = RankNames(f"w2-{rank}", {rank: Hello(rank, rank, 4711, "n1", "/tmp", "python")})
         return exit_reasons.rank_raised("setup", {rank: failure(ValueError(f"bad size {size}"), 1.0)}, roster)
 
     assert raised(0, 14336).finding.key == raised(1, 7168).finding.key

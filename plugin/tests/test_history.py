@@ -199,13 +199,20 @@ def test_the_command_gives_strict_json(root: Path, capsys: pytest.CaptureFixture
     assert one["newest"]["unexpected"] is False
 
 
-def test_a_published_figure_has_no_date(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    point = replace(session(0, 1e-5), level="published", replicates=(), point=1e-5)
+@pytest.mark.parametrize(("recorded", "shown"), [("2025-04-14T16:54:01+00:00", "2025-04-14"), ("", "-")])
+def test_a_published_figure_has_the_date_of_its_file_or_none(
+    root: Path, capsys: pytest.CaptureFixture[str], recorded: str, shown: str
+) -> None:
+    point = replace(session(0, 1e-5), recorded=recorded, level="published", replicates=(), point=1e-5)
     put(root, replace(baseline(3, point), published="a paper"))
 
     row = next(line for line in history(capsys, "gemm").splitlines() if "0003_" in line)
+    document = json.loads(history(capsys, "gemm", "--format", "json"), parse_constant=pytest.fail)
 
-    assert row.split()[:4] == ["a", "1", "-", "0003_stack.json"]
+    assert row.split()[:3] == ["a", "1", shown]
+    assert [one["sessions"][0]["recorded"] for one in document["series"] if one["level"] == "published"] == [
+        recorded or None
+    ]
 
 
 def test_a_change_that_nothing_stored_explains_is_said(

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign import DETAILED, PLAIN, benchmark_json, changed, imported, nccl_json, source
+from foreign import DETAILED, PLAIN, PUBLIC, benchmark_json, changed, imported, nccl_json, source
+from foreign_serving import aiperf_json, guidellm_benchmark, guidellm_json, sglang_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import baseline, stored, write
@@ -91,7 +92,7 @@ def test_compare_refuses_two_formulas(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"failed": 2}, "field 'failed' is 2: requests failed"),
         ({"completed": 0}, "field 'completed' is 0: nothing"),
         ({"failed": ..., "completed": 5}, "field 'completed' is 5: 6 prompts were sent"),
-        ({"errors": ["", "reset by peer"]}, r"field 'errors' is \['', 'reset by peer'\]: requests failed"),
+        ({"errors": ["", "reset by peer"]}, r"field 'errors\[1\]' is 'reset by peer': requests failed"),
         ({"median_tpot_ms": "fast"}, "field 'median_tpot_ms' is 'fast': a finite number above 0"),
         ({"median_tpot_ms": ...}, "field 'median_tpot_ms' is missing"),
         ({"num_prompts": True}, "field 'num_prompts' is True"),
@@ -106,9 +107,11 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"itls": [[0.1]]}, "field 'itls' is .*one list for each of 6 requests"),
-        ({"itls": [[0.1]] * 5 + [["x"]]}, "field '5' is .*finite numbers"),
-        ({"output_lens": [1] * 6}, "no request has two tokens"),
+        ({"itls": [[0.1]]}, "field 'itls' has 1 elements: 6 requests were completed"),
+        ({"itls": []}, r"field 'itls' is \[\]: one list for each of 6 requests"),
+        ({"itls": [[0.1]] * 5 + [["x"]]}, r"field 'itls\[5\]\[0\]' is 'x': a finite number is needed"),
+        ({"ttfts": [0.1] * 5 + [None]}, r"field 'ttfts\[5\]' is None: a finite number is needed"),
+        ({"output_lens": [1] * 6, "total_output_tokens": 6}, "no request has two tokens"),
     ],
 )
 def test_wrong_details_are_named(changes: dict[str, Any], message: str) -> None:
@@ -122,6 +125,8 @@ def test_pytest_benchmark_with_samples_is_a_process() -> None:
     assert (one.metric.name, one.metric.kind, one.level) == ("tests/test_a.py/test_sort[8]", "kernel", "process")
     assert one.sessions[0].replicates[0].samples == (0.019, 0.02, 0.024)
     assert found.provenance.machine == {"cpu": "A CPU"}
+    assert found.provenance.stack["python"] == "3.12.1"
+    assert found.provenance.stack["kernel"] == "6.5.0-1025-azure"
     assert found.published == ""
 
 
@@ -147,13 +152,39 @@ VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(
 JSON = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=2), VALUES, max_size=1)
 
 
-@settings(max_examples=60)
-@given(st.sampled_from([PLAIN, DETAILED, nccl_json(), benchmark_json(with_data=True)]), st.data())
+def _somewhere(document: Any, data: st.DataObject) -> tuple[Any, Any]:
+    """An object or list in the document, and a key of it."""
+    while True:
+        key = data.draw(st.sampled_from(sorted(document) if isinstance(document, dict) else range(len(document))))
+        if not isinstance(document[key], dict | list) or not document[key] or data.draw(st.booleans()):
+            return document, key
+
+        document = document[key]
+
+
+CONTENTS = [
+    PLAIN,
+    DETAILED,
+    nccl_json(),
+    benchmark_json(with_data=True),
+    sglang_json(),
+    aiperf_json(),
+    guidellm_json(guidellm_benchmark({"type_": "concurrent", "streams": 16})),
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(CONTENTS), st.data())
 def test_any_damage_to_a_field_is_bad_input_or_harmless(content: bytes, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(json.loads(content))))
-    damaged = changed(content, **{name: data.draw(st.just(...) | JSON)})
+    document = json.loads(content)
+    inner, key = _somewhere(document, data)
+    if data.draw(st.booleans()):
+        del inner[key]
+    else:
+        inner[key] = data.draw(JSON)
+
     try:
-        metrics = imported(damaged)
+        metrics = imported(json.dumps(document).encode())
     except BadInput as error:
         message = str(error)
     else:
@@ -174,12 +205,16 @@ def test_several_files_are_several_sessions_or_concurrencies() -> None:
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
+        (
+            ((PUBLIC / "pb_py310.json").read_bytes(), (PUBLIC / "pb_py312.json").read_bytes()),
+            "1.json: field 'python' is '3.12.0', in another file '3.10.0': a baseline is of one stack",
+        ),
         ((DETAILED, DETAILED), "1.json: is given twice"),
         ((DETAILED, changed(PLAIN, max_concurrency=4)), "some of the files have samples"),
-        ((DETAILED, changed(DETAILED, model_id="other")), "'contract.model' is 'other', in another file 'paced'"),
+        ((DETAILED, changed(DETAILED, model_id="other")), "'contract.model' is 'other', in another result 'paced'"),
         ((nccl_json(), nccl_json(nccl_version=23207, results=[])), "no results"),
         (
-            (nccl_json(), nccl_json(nccl_version=23207, args=["all_gather_perf"])),
+            (nccl_json(), nccl_json(nccl_version=23207, args=["broadcast_perf"])),
             "1.json: field 'nccl' is '2.32.7', in another file '2.28.9'",
         ),
     ],
@@ -226,3 +261,49 @@ def test_wrong_arguments(
     told = [argument.replace("{}", str(file)) for argument in arguments]
     assert main(["import", *told, "--out", str(tmp_path / "b")]) == BAD_INPUT
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("said", "status"), [("2.28.9", 0), ("2.99", BAD_INPUT)])
+def test_the_user_may_not_contradict_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str, status: int
+) -> None:
+    file = tmp_path / "result.json"
+    file.write_bytes(nccl_json())
+    assert main(["import", str(file), "--stack", f"nccl={said}", "--out", str(tmp_path / "b")]) == status
+    if status:
+        assert "result.json: field 'nccl' is '2.28.9', but --stack says '2.99'" in capsys.readouterr().err
+
+
+def test_a_date_that_nobody_knows_is_stored_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("dated.json", "undated.json")]
+    files[0].write_bytes(PLAIN)
+    files[1].write_bytes(changed(PLAIN, date=...))
+    for file in files:
+        assert main(["import", str(file), "--out", str(tmp_path / "b"), "--label", file.stem]) == 0
+
+    capsys.readouterr()
+    for command in ("history", "baselines"):
+        asked = ["history", "tpot[c=2]"] if command == "history" else ["baselines"]
+        assert main([*asked, "--baselines", str(tmp_path / "b")]) == 0
+
+    shown = capsys.readouterr().out
+    undated, dated = (
+        next(line for line in shown.splitlines() if f"_{name}.json" in line) for name in ("undated", "dated")
+    )
+    assert " 2026-11-29 22:26 " in dated
+    assert " - " in undated.partition(".json")[0]
+    assert shown.index("_undated.json") < shown.index("_dated.json")
+
+
+def test_what_neither_file_says_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("engine_vllm.json", "engine_sgl.json"):
+        asked = ["import", str(PUBLIC / name), "--label", name.removesuffix(".json"), "--out", str(tmp_path)]
+        assert main(asked) == 0
+
+    capsys.readouterr()
+    main(["compare", *sorted(map(str, tmp_path.glob("*/*.json")))])
+    shown = capsys.readouterr().out
+    assert "unknown on both sides, so not compared: nccl, driver" in shown
+    assert "nothing differs" not in shown
+    assert "contract.engine: " in shown
+    assert "3 CONFOUNDED" in shown

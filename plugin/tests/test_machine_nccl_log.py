@@ -56,7 +56,7 @@ def test_a_log_of_2_31() -> None:
     assert read_nccl_log(log(*V2_31)) == NcclLog(
         versions=("2.31.2",),
         nranks=(8,),
-        transports=("NET/IB", "NET/Socket", "SHM/direct"),
+        transports=("NET/IB/GDRDMA", "NET/Socket", "SHM/direct"),
         channels={},
         issued=(
             NcclCall("AllReduce", 14336, "TREE", "LL128", 8),
@@ -159,3 +159,25 @@ def test_what_is_written_is_read_back(
 ) -> None:
     line = f"{function}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{{low}..{low + more}}}"
     assert read_nccl_log(log(line)).issued == (NcclCall(function, size, algorithm, protocol, more + 1),)
+
+
+@pytest.mark.parametrize(
+    ("via", "transport"),
+    [
+        ("NET/AWS Libfabric/0/GDRDMA", "NET/AWS Libfabric/GDRDMA"),  # NVIDIA/nccl#527
+        ("NET/AWS Libfabric/1", "NET/AWS Libfabric"),
+        ("NET/IBext_v8/2(3)/GDRDMA/Shared", "NET/IBext_v8/GDRDMA"),
+        ("NET/IB/0/GDRDMA(PCI)", "NET/IB/GDRDMA(PCI)"),
+        ("P2P/direct pointer", "P2P/direct pointer"),
+    ],
+)
+def test_what_goes_around_the_memory_of_the_host(via: str, transport: str) -> None:
+    assert read_nccl_log(log(f"Channel 00/0 : 19[201d0] -> 26[201c0] [send] via {via}")).transports == (transport,)
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "(Worker_TP0 pid=9) ", "2026-01-02T03:04:05Z ", "\x1b[0m"])
+@pytest.mark.parametrize("ending", ["", "\r", "\x1b[0m"])
+def test_lines_behind_prefixes(prefix: str, ending: str) -> None:
+    lines = [V2_28_9[0], *(f"{PREFIX}{message}" for message in V2_28_9[1:])]
+    text = "".join(f"{prefix}{line}{ending}\n" for line in lines)
+    assert read_nccl_log(text) == read_nccl_log(log(*V2_28_9))

@@ -15,6 +15,7 @@ from pytest_decodegate.machine.provenance import (
     parse_declared,
     redact,
     undeclared,
+    unknown_on_both,
 )
 from pytest_decodegate.metric import Json
 
@@ -215,3 +216,14 @@ def test_only_variables_that_move_numbers_are_kept_sorted() -> None:
 )
 def test_secrets_are_redacted_and_counts_of_tokens_are_not(name: str, value: str, secret: bool) -> None:
     assert redact({name: value}) == {name: "redacted" if secret else value}
+
+
+def test_what_neither_side_knows_was_not_compared() -> None:
+    base = Provenance(
+        {"gpus": [{"name": None}, {"name": "A"}], "link": "unknown"}, {"nccl": "unknown", "driver": "1"}, {}
+    )
+    new = Provenance(
+        {"gpus": [{"name": None}, {"name": None}], "link": "PCIe"}, {"nccl": "unknown", "vllm": "unknown"}, {}
+    )
+    assert unknown_on_both(base, new) == ("gpus[0].name", "nccl")
+    assert unknown_on_both(base, base) == ("gpus[0].name", "link", "nccl")

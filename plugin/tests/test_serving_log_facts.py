@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from pytest_decodegate.serving.log_facts import compiled_in_inference, headline, lines, read_facts, start_times
@@ -106,3 +108,76 @@ def test_compilation_while_serving() -> None:
     late = "WARNING [jit_monitor.py:1] Triton kernel JIT compilation during inference: f. This causes a latency spike"
     assert compiled_in_inference(f"{GPU}{late}\n") == (late,)
     assert compiled_in_inference(GPU) == ()
+
+
+PUBLIC = Path(__file__).parent / "data" / "public"
+
+
+def test_a_cudagraph_mode_is_the_one_that_vllm_ends_with() -> None:
+    log = (PUBLIC / "cudagraph_downgraded.log").read_text()
+    assert read_facts(log)["cudagraph_mode"] == "PIECEWISE"
+    assert read_facts(log.partition("; setting")[0])["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [
+        ("; setting cudagraph_mode=NONE because attention is not compiled piecewise", "NONE"),
+        ("Overriding cudagraph_mode to FULL_DECODE_ONLY.", "FULL_DECODE_ONLY"),
+        ("Overriding cudagraph_mode from FULL to PIECEWISE.", "PIECEWISE"),
+        ("Cudagraph mode FULL requires piecewise capture, but the loaded. Overriding to CUDAGraphMode.NONE.", "NONE"),
+    ],
+)
+def test_wordings_of_another_cudagraph_mode(said: str, mode: str) -> None:
+    log = f"'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>\nWARNING setting cudagraph_mode=FULL\n{said}"
+    assert read_facts(log)["cudagraph_mode"] == mode
+
+
+def test_a_draft_is_compiled_after_its_model() -> None:
+    log = (PUBLIC / "cudagraph_downgraded.log").read_text()
+    # vLLM says so itself: "init engine ... took 162.10 s (compilation: 62.13 s)".
+    assert start_times(log) == pytest.approx({"compilation": 55.19 + 6.94, "engine": 162.10})
+    workers = "".join(f"(Worker_TP{rank} pid={rank}) INFO torch.compile took {rank}5.5 s in total\n" for rank in (1, 2))
+    assert start_times(workers + workers)["compilation"] == pytest.approx(51.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "backend"),
+    [
+        ("Using FlashInfer CUTLASS Unquantized MoE backend out of potential backends: [...]", "FlashInfer CUTLASS"),
+        ("Using ROCm AITER Unquantized MoE backend out of potential backends: [...]", "ROCm AITER"),
+        ("Using 'MARLIN' WNA16 MoE backend.", "MARLIN"),
+        ("Using CUTLASS W4A8 Int8 MoE backend out of potential backends", "CUTLASS"),
+        ("Using VLLM_CUTLASS Fp8 MoE backend out of potential backends", "VLLM_CUTLASS"),
+        ("Using TritonExperts MoE backend", "TritonExperts"),
+    ],
+)
+def test_moe_backends(said: str, backend: str) -> None:
+    assert read_facts(f"INFO [a.py:1] {said}") == {"moe_backend": backend}
+
+
+def test_the_moe_backend_of_a_public_log() -> None:
+    assert read_facts((PUBLIC / "moe_two_words.log").read_text()) == {"moe_backend": "FlashInfer CUTLASS"}
+
+
+@pytest.mark.parametrize(
+    ("said", "backend"),
+    [
+        ("Using FLASHINFER attention backend out of potential backends: ['FLASHINFER'].", "FLASHINFER"),
+        ("Using ROCM_AITER_FA backend out of potential backends: ['ROCM_AITER_FA', 'TRITON_ATTN'].", "ROCM_AITER_FA"),
+        ("Using TRITON_MLA backend (selected via --attention-backend).", "TRITON_MLA"),
+        ("Using CPU_MLA backend.", "CPU_MLA"),
+        ("Using Torch SDPA backend.", "Torch SDPA"),
+        ("Using Triton MLA backend on V1 engine.", "Triton MLA"),
+        ("Using Flash Attention backend on V1 engine.", "Flash Attention"),
+        ("Using TurboQuant attention backend.", "TurboQuant"),
+        ("Using Torch SDPA backend for ViT model.", None),
+        ("Using backend AttentionBackendEnum.FLASH_ATTN for vit attention", None),
+        ("Using FLASHINFER MLA prefill backend.", None),
+        ("Using triton Mamba SSU backend.", None),
+        ("Using native fused KDA decode backend.", None),
+        ("Using Transformers modeling backend.", None),
+    ],
+)
+def test_attention_backends(said: str, backend: str | None) -> None:
+    assert read_facts(f"INFO [a.py:1] {said}").get("attention_backend") == backend

@@ -118,6 +118,12 @@ def test_any_json_is_read_without_error(page: object) -> None:
     read({"/server_info": {"server_args": page, "default_generation_settings": page}, "/props": {"x": page}})
 
 
+def test_the_size_of_the_cache_is_told_since_vllm_says_it() -> None:
+    line = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="524288",num_gpu_blocks="32768"} 1.0'
+    assert cache_facts(line) == {"kv_block_tokens": 16, "kv_cache_tokens": 524288, "kv_cache_blocks": 32768}
+    assert "kv_cache_tokens" not in cache_facts(line.replace('"524288"', '"None"'))
+
+
 def test_no_metrics_no_cache_facts() -> None:
     assert cache_facts("vllm:other 1") == {}
 

@@ -31,7 +31,7 @@ def dumps(baseline: Baseline) -> bytes:
         "machine_info": _machine_info(baseline),
         "commit_info": get_commit_info(),
         "benchmarks": [entry(stored) for stored in baseline.metrics.values()],
-        "datetime": baseline.newest.recorded if baseline.newest else _EPOCH,
+        "datetime": (baseline.newest.recorded if baseline.newest else "") or _EPOCH,
         "version": pytest_benchmark.__version__,
         "decodegate": {
             "schema": SCHEMA,

@@ -24,7 +24,7 @@ class Pruning:
     def takes(self, session: Session) -> bool:
         """Whether this session of a matching metric goes."""
         named = not self.sessions or session.id in self.sessions
-        return named and (self.before is None or session.instant < self.before)
+        return named and (self.before is None or (bool(session.recorded) and session.instant < self.before))
 
 
 def prune(baseline: Baseline, pruning: Pruning) -> tuple[Baseline, str]:

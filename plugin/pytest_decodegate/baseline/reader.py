@@ -148,7 +148,7 @@ def _sessions(extra: decoding.ExtraInfo, pointer: str) -> Iterator[Session]:
             raise Refusal(f"{here}/id", f"session {entry.id!r} occurs twice")
         if entry.level != extra.sessions[0].level:
             raise Refusal(f"{here}/level", f"{entry.level!r} differs from {extra.sessions[0].level!r} of the first")
-        if not _is_instant(entry.recorded):
+        if entry.recorded and not _is_instant(entry.recorded):
             raise Refusal(f"{here}/recorded", f"{entry.recorded!r} is no ISO 8601 time with an offset")
 
         known.add(entry.id)

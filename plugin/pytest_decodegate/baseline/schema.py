@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from ..metric import Json, Level, Metric, Replicate
 
 SCHEMA = 2
 """Version of the `decodegate` object; a file of another one is refused, never guessed at."""
+
+UNDATED = datetime.min.replace(tzinfo=UTC)
+"""Stands for a date that nobody knows, where things are put in order."""
 
 RECORDER_FIELDS = ("processor", "machine", "system", "python_implementation", "python_version")
 """Fields of pytest-benchmark's `machine_info` that an edit of the file, maybe on another machine, must not change."""
@@ -30,7 +33,9 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One recording of one metric. recorded: ISO 8601 with offset. telemetry: seen meanwhile, never compared.
+    """One recording of one metric. telemetry: seen meanwhile, never compared.
+
+    recorded: ISO 8601 with offset; "" of an imported result that does not say when it was measured.
 
     point: the figure of a session of level "published", in the metric's unit; such a session has no replicates.
     """
@@ -44,8 +49,8 @@ class Session:
 
     @property
     def instant(self) -> datetime:
-        """When it was recorded; comparable, whatever the offset was."""
-        return datetime.fromisoformat(self.recorded)
+        """When it was recorded; comparable, whatever the offset was. Without a date: before all others."""
+        return datetime.fromisoformat(self.recorded) if self.recorded else UNDATED
 
     @property
     def values(self) -> tuple[float, ...]:

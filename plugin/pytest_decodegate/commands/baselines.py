@@ -109,8 +109,10 @@ def _origin(baseline: Baseline) -> str:
     if baseline.published:
         return f"published: {baseline.published}"
 
-    recorded = f"last recorded {baseline.newest.recorded[:16]}" if baseline.newest else "nothing recorded"
-    return f"{baseline.label}, {recorded}"
+    if baseline.newest is None:
+        return f"{baseline.label}, nothing recorded"
+
+    return f"{baseline.label}, last recorded {baseline.newest.recorded[:16] or 'at an unknown time'}"
 
 
 def _row(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def _rows(series: Series, points: Sequence[int], letters: str) -> Iterator[tuple
         yield (
             f"{'>' if index in points else ' '}{letters[index]}",
             str(index + 1),
-            "-" if point.session.point is not None else point.session.recorded[:16].replace("T", " "),
+            point.session.recorded[:16].replace("T", " ") or "-",
             point.baseline.path.name,
             point.session.id,
             format_value(point.value, point.metric.unit),
@@ -171,7 +171,7 @@ def _newest_json(last: Newest) -> Json:
 def _point_json(point: SeriesPoint) -> Json:
     return {
         "id": point.session.id,
-        "recorded": point.session.recorded,
+        "recorded": point.session.recorded or None,
         "file": point.baseline.path.name,
         "label": point.baseline.label,
         "value": point.value,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ _MOST_BYTES = 2**30
 def add(commands: Any) -> None:
     """Register the command with the subparsers `commands`."""
     parser = commands.add_parser(
-        "import", help="take results of vllm bench serve, nccl-tests or pytest-benchmark as a baseline"
+        "import",
+        help="take results of vllm bench serve, SGLang, aiperf, guidellm, nccl-tests or pytest-benchmark as a baseline",
     )
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of one stack on one machine")
     parser.add_argument("--out", type=Path, default=Path("baselines"), help="folder of stored baselines")
@@ -40,6 +40,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--label", default="", help="name of the stack (default: that of the tool)")
     parser.add_argument("--client-version", metavar="VERSION", help="vLLM that ran the client of `vllm bench serve`")
     parser.add_argument(
+        "--collective",
+        default="",
+        metavar="NAME",
+        help="of a table of nccl-tests that does not name it, such as all_reduce (those printed before June 2025)",
+    )
+    parser.add_argument(
         "--kind", choices=DEFAULT_TOLERANCE, default="cpu", help="kind of pytest-benchmark's metrics (default: cpu)"
     )
     parser.set_defaults(run=_run)
@@ -47,7 +53,8 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..baseline.store import Store
-    from ..importing.baseline import UNKNOWN, Told, joined
+    from ..importing.baseline import Told, joined
+    from ..machine.provenance import UNKNOWN
 
     told = Told(
         machine_class=options.machine_class,
@@ -55,6 +62,7 @@ def _run(options: argparse.Namespace) -> int:
         stack=dict(_settings(options.stack)),
         client_version=options.client_version,
         kind=options.kind,
+        collective=options.collective,
     )
     baseline = joined([_source(path) for path in options.files], told)
     path = Store(options.out).add(baseline)
@@ -71,11 +79,11 @@ def _source(path: Path) -> Source:
     from ..importing.found import Source
 
     try:
-        stat = path.stat()
-        if stat.st_size > _MOST_BYTES:
-            raise BadInput(f"{path}: {stat.st_size} bytes are too many for a result")
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise BadInput(f"{path}: {size} bytes are too many for a result")
 
-        return Source(path, path.read_bytes(), datetime.fromtimestamp(stat.st_mtime, UTC))
+        return Source(path, path.read_bytes())
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
 

@@ -32,9 +32,8 @@ def read(source: Source, fields: Fields, *, kind: Kind) -> Found:
 
     # A file is published as a whole or not at all: one benchmark without samples makes figures of all.
     sampled = all(entry.object("stats").values.get("data") for entry in benchmarks)
-    return Found(
-        TOOL, tuple(_sessions(benchmarks, kind, (source.session_id, recorded), sampled=sampled)), _machine(fields)
-    )
+    sessions = _sessions(benchmarks, kind, (source.element_id(1), recorded), sampled=sampled)
+    return Found(TOOL, tuple(sessions), dict(_machine(fields)), dict(_stack(fields)))
 
 
 def _sessions(
@@ -77,7 +76,18 @@ def _recorded(fields: Fields) -> str:
         raise fields.wrong("datetime", "an ISO 8601 time is needed") from None
 
 
-def _machine(fields: Fields) -> dict[str, str]:
-    cpu = fields.object("machine_info").values.get("cpu")
-    brand = cpu.get("brand_raw") if isinstance(cpu, dict) else None
-    return {"cpu": brand} if isinstance(brand, str) else {}
+def _machine(fields: Fields) -> Iterator[tuple[str, str]]:
+    """The processor of utils.get_machine_info of pytest-benchmark: py-cpuinfo's, which may have found none."""
+    brand = fields.object("machine_info").inner("cpu").values.get("brand_raw")
+    if isinstance(brand, str) and brand:
+        yield "cpu", brand
+
+
+def _stack(fields: Fields) -> Iterator[tuple[str, str]]:
+    """Python and the release of the operating system, by the names under which a recording has them."""
+    said = fields.object("machine_info").values
+    implementation = said.get("python_implementation")
+    for ours, name in (("python", "python_version"), ("kernel", "release")):
+        if isinstance(value := said.get(name), str) and value:
+            other = ours == "python" and implementation not in (None, "CPython")
+            yield ours, f"{implementation} {value}" if other else value

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..metric import Json
-from ..printable import printable
+from ..printable import printable, without_colours
 
 SUBSYSTEMS: Final = "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"
 """NCCL_DEBUG_SUBSYS under which NCCL writes every line that is read here; rank 0 alone writes those of TUNING."""
@@ -25,6 +25,9 @@ _PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
 _PREFIX: Final = " NCCL INFO "
 """Before it stand host, pid, thread, device, and a timestamp if the user asked for one (debug.cc, ncclDebugLog)."""
 
+_BARE_VERSION: Final = re.compile(r"(?<![\w])NCCL version \d")
+"""Written without host and process, so whatever stands before it is of mpirun, srun or a collector of logs."""
+
 _VERSION: Final = re.compile(r"NCCL version (\d[\w.]*)(?:\+cuda[\w.]+)?\s*$")
 _COMPLETE: Final = re.compile(r"nranks (\d{1,18}) .{0,500}Init COMPLETE")
 _CHANNELS: Final = re.compile(
@@ -32,8 +35,12 @@ _CHANNELS: Final = re.compile(
     r"(\d{1,18}) p2p channels per peer"
 )
 _CHANNEL_NAMES: Final = ("collectives", "nvls", "p2p", "p2p_per_peer")
+# transport/net.cc: "NET/%s/%d%s%s", name of the plugin (of two words on AWS), device, GDRDMA, Shared; net names and
+# devices are numbered anew on each host, but without GDRDMA the data goes through the host's memory.
 _VIA: Final = re.compile(
-    r"Channel \d{1,9}(?:/\d{1,9})? : \S+ -> \S+(?: \[(?:send|receive)\])? via (\w+/(?:direct pointer|\w+))"
+    r"Channel \d{1,9}(?:/\d{1,9})? : \S+ -> \S+(?: \[(?:send|receive)\])? via "
+    r"(?:(?P<net>(?:NET|COLLNET)/[^/]{1,80})/\d{1,9}(?:\(\d{1,9}\))?(?P<gdr>/GDRDMA(?:\(\w{1,20}\))?)?"
+    r"|(?P<local>\w+/(?:direct pointer|\w+)))"
 )
 _TUNED: Final = re.compile(
     r"(?:(?P<function>\w+): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
@@ -67,8 +74,8 @@ class NcclLog:
     """The content of the logs of all ranks together; parts that NCCL did not write are empty.
 
     versions: of every copy of NCCL that spoke. nranks: of the communicators that came up. transports: "P2P/CUMEM",
-    "SHM/direct", "NET/Socket". channels: of the last communicator (collectives, nvls, p2p, p2p_per_peer).
-    issued: in the order of the log.
+    "SHM/direct", "NET/Socket", "NET/IB/GDRDMA". channels: of the last communicator (collectives, nvls, p2p,
+    p2p_per_peer). issued: in the order of the log.
     """
 
     versions: tuple[str, ...]
@@ -85,7 +92,7 @@ def read_nccl_log(text: str) -> NcclLog:
     return NcclLog(
         versions=_distinct(match[1] for match in _all(_VERSION, messages)),
         nranks=tuple(sorted({int(match[1]) for match in _all(_COMPLETE, messages)})),
-        transports=tuple(sorted({match[1] for match in _all(_VIA, messages)})),
+        transports=tuple(sorted({_transport(match) for match in _all(_VIA, messages)})),
         channels=dict[str, Json](channels[-1]) if channels else {},
         issued=tuple(call for message in messages if (call := _call(message)) is not None),
     )
@@ -117,10 +124,16 @@ def contract(issued: Iterable[NcclCall]) -> dict[str, Json]:
 
 def _messages(text: str) -> Iterator[str]:
     # Two copies of NCCL in one process write to one file, each at its own place: zeros fill the gaps.
-    for line in map(printable, text.replace("\0", "").splitlines()):
+    for line in map(printable, without_colours(text.replace("\0", "")).splitlines()):
         _, prefix, message = line.rpartition(_PREFIX)
-        if prefix or line.startswith("NCCL version "):
+        if prefix:
             yield message
+        elif match := _BARE_VERSION.search(line):
+            yield line[match.start() :]
+
+
+def _transport(match: re.Match[str]) -> str:
+    return match["local"] or f"{match['net']}{match['gdr'] or ''}"
 
 
 def _all(pattern: re.Pattern[str], messages: Iterable[str]) -> Iterator[re.Match[str]]:

@@ -22,6 +22,9 @@ COMPONENTS: Final = (
 SETTINGS: Final = ("env:", "flag:")
 """Prefixes of single settings that may be the change: environment variables and flags of the server."""
 
+UNKNOWN: Final = "unknown"
+"""What stands in an imported file where nobody said it; a recording has null where it could not be read."""
+
 _TOLD_SINCE: Final = "driver_p2p"
 _RECORDED_LATER: Final = frozenset(
     {
@@ -124,6 +127,14 @@ def differences(base: Provenance, new: Provenance) -> tuple[Difference, ...]:
     )
 
 
+def unknown_on_both(base: Provenance, new: Provenance) -> tuple[str, ...]:
+    """Fields of machine and stack that neither side knows: they are equal, and nobody compared them."""
+    sides = [{**dict(_leaves(one.machine)), **dict(_leaves(one.stack))} for one in (base, new)]
+    return tuple(
+        field for field, value in sides[0].items() if _unknown(value) and _unknown(sides[1].get(field, ABSENT))
+    )
+
+
 def undeclared(differences: Collection[Difference], declared: Collection[str]) -> tuple[Difference, ...]:
     """The differences that `declared` (from `parse_declared`) does not name; these confound a comparison."""
     return tuple(found for found in differences if not (found.declarable and _owner(found.field) in declared))
@@ -208,6 +219,10 @@ def _leaves(value: Json | Mapping[str, Json], field: str = "") -> Iterator[tuple
     elif field:
         # An empty list or object is a leaf, so that a machine without GPUs differs from one that was not asked.
         yield field, dict(value) if isinstance(value, Mapping) else value
+
+
+def _unknown(value: Leaf) -> bool:
+    return value is None or value == UNKNOWN
 
 
 def _same(base: Leaf, new: Leaf) -> bool:

@@ -13,6 +13,7 @@ from ..gate.published import without_numbers
 from ..gate.text.advice import advice
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict
+from ..machine.provenance import unknown_on_both
 from .table import Column
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
@@ -87,7 +88,7 @@ def _notes(pair: BaselinePair) -> Iterator[str]:
         for side in (pair.base, pair.new)
         if side.published
     )
-    yield from differences(pair.found)
+    yield from differences(pair.found, unknown_on_both(pair.base.provenance, pair.new.provenance))
     if pair.only_base:
         yield f"only in the reference: {', '.join(pair.only_base)}"
     if pair.only_new:
@@ -134,10 +135,15 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     )
 
 
-def differences(found: Sequence[StandingDifference]) -> Iterator[str]:
-    """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)"."""
+def differences(found: Sequence[StandingDifference], unknown: Sequence[str] = ()) -> Iterator[str]:
+    """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)".
+
+    unknown: fields that neither side knows.
+    """
     if not found:
-        yield "nothing differs in machine and stack"
+        yield f"nothing {'known on both sides ' if unknown else ''}differs in machine and stack"
+    if unknown:
+        yield f"unknown on both sides, so not compared: {', '.join(dict.fromkeys(map(without_numbers, unknown)))}"
 
     spoken_of = Counter(_gathered(each) for each in found if each.standing != "not published")
     for (text, standing), count in spoken_of.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..metric import Json
-from ..printable import printable
+from ..printable import printable, without_colours
 from ..redaction import redact_text
 
 JIT_IN_INFERENCE: Final = "JIT compilation during inference"
@@ -15,8 +15,8 @@ JIT_IN_INFERENCE: Final = "JIT compilation during inference"
 
 # "(EngineCore pid=5327) INFO 11-29 18:46:04 [utils.py:347] text" -> "text"
 _PREFIX = re.compile(r"^(\([^)]*\) )?([A-Z]+ )?(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[\w./]+:\d+\] )?")
+_WORKER = re.compile(r"^\([^)]*\)")
 _HEADLINE_CHARACTERS = 120
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def _text(found: str) -> Json:
@@ -35,6 +35,15 @@ def _names(found: str) -> Json:
     return list(map(printable, re.findall(r"'([^']+)'", found)))
 
 
+# Scheme of the weights in the oracles of vllm/model_executor/layers/fused_moe; backends are of two words there, too.
+_MOE_SCHEMES: Final = "W4A8 Int8|Unquantized|Fp8|NvFp4|Mxfp4|MxFp8|Int8|W4A8|WNA16|Humming"
+# platforms/cuda.py, rocm.py, cpu.py and xpu.py of vLLM; other backends than of attention are announced in like words.
+_OTHERS: Final = r"(?!(?:MoE|GDN|KDA|Mamba|ReplaySSM|prefill|modeling|custom|attention|backend)\b)"
+_ATTENTION: Final = (
+    rf"Using ({_OTHERS}\w{{1,60}}(?: {_OTHERS}\w{{1,60}}){{0,3}}?) (?:attention )?backend"
+    r"(?: out of potential backends| \(selected via --attention-backend\)| on (?:V1 engine|XPU)\b|\.(?=\s|$))"
+)
+
 # Every repeat is bounded: a log in which the beginning of a wording stands again and again is still read once.
 # Wordings of 0.20 to 0.33. The attention backend has one when vLLM chose it and another when --attention-backend did.
 _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
@@ -49,8 +58,8 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "enforce_eager": (r"\benforce_eager=(True|False)", _flag),
     "cudagraph_mode": (r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _text),
     "fuse_allreduce_rms": (r"'fuse_allreduce_rms': (True|False)", _flag),
-    "attention_backend": (r"Using (\w+) (?:attention backend out of|backend\.)", _text),
-    "moe_backend": (r"Using '?(\w+)'? \w+ MoE backend", _text),
+    "attention_backend": (_ATTENTION, _text),
+    "moe_backend": (rf"Using '?([\w ]{{1,80}}?)'?(?: (?:{_MOE_SCHEMES}))? MoE backend", _text),
     "allreduce_backends": (r"Using (\[[^\]]{0,500}\]) all-reduce backends \(in dispatch order\) for group 'tp", _names),
     "nccl": (r"vLLM is using nccl==([\w.]+)", _text),
     "kv_cache_tokens": (r"KV cache size: (\d[\d,]{0,24}) tokens", _count),
@@ -58,6 +67,12 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "draft_tokens": (r"\bspeculative_config=SpeculativeConfig\([^)]{0,2000}num_spec_tokens=(\d{1,9})\b", _count),
     "jit_monitor": (r"(Kernel JIT monitor activated)", bool),
 }
+# config/compilation.py, resolve_cudagraph_mode_and_sizes, and config/vllm.py: after the config was printed.
+_CUDAGRAPH_CHANGED: Final = re.compile(
+    r"setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+    r"|Overriding cudagraph_mode (?:from \S+ |\S+ )?to (?:CUDAGraphMode\.)?(\w+)"
+    r"|piecewise capture.*Overriding to (?:CUDAGraphMode\.)?(\w+)"
+)
 # The engine's time, last, holds those between it and the weights; a start takes some more for processes and imports.
 _SECONDS: Final = r"(\d{1,12}(?:\.\d{1,12})?)"
 _START: Final[Mapping[str, str]] = {
@@ -74,15 +89,28 @@ def read_facts(log: str) -> dict[str, Json]:
     facts: dict[str, Json] = {}
     for name, (pattern, convert) in _PATTERNS.items():
         if match := re.search(pattern, log):
-            facts[name] = convert(match[1])
+            facts[name] = convert(match[1].strip())
+
+    if changed := list(_CUDAGRAPH_CHANGED.finditer(log)):
+        facts["cudagraph_mode"] = next(filter(None, changed[-1].groups()))
 
     return facts
 
 
 def start_times(log: str) -> dict[str, float]:
-    """Seconds of each part of a start that `log` tells of, in the worker that took the longest."""
-    found = {name: [float(time) for time in re.findall(pattern, log)] for name, pattern in _START.items()}
-    return {name: max(times) for name, times in found.items() if times}
+    """Seconds of each part of a start that `log` tells of, in the worker that took the longest.
+
+    A worker compiles its model and a draft one after the other; the other parts are told once.
+    """
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in _START}
+    for line in lines(log):
+        worker = _WORKER.match(line)
+        for name, pattern in _START.items():
+            for time in re.findall(pattern, line):
+                found[name].setdefault(worker[0] if worker else "", []).append(float(time))
+
+    whole = {name: sum if name == "compilation" else max for name in _START}
+    return {name: max(map(whole[name], times.values())) for name, times in found.items() if times}
 
 
 def lines(log: str) -> list[str]:
@@ -90,7 +118,7 @@ def lines(log: str) -> list[str]:
 
     Secrets are redacted, and what a terminal would obey is written as it reads.
     """
-    shown = (_ANSI.sub("", line).rstrip().rpartition("\r")[2] for line in log.split("\n"))
+    shown = (without_colours(line).rstrip().rpartition("\r")[2] for line in log.split("\n"))
     return [printable(redact_text(line)) for line in shown if line.strip()]
 
 

@@ -54,6 +54,7 @@ _ASKED: Final = {"vllm": ("/version", "/server_info")}  # of a server that does 
 _CACHE: Final[Mapping[str, str]] = {
     "kv_cache_blocks": "num_gpu_blocks",
     "kv_block_tokens": "block_size",
+    "kv_cache_tokens": "kv_cache_size_tokens",  # vllm/config/cache.py, as the log has it: "KV cache size: N tokens"
     "kv_cache_dtype": "cache_dtype",
     "prefix_caching": "enable_prefix_caching",
 }
