@@ -46,6 +46,9 @@ _COUNTED = frozenset(
 _OF_A_PLACE = frozenset({"ENV", "FILE", "PATH", "DIR", "NAME", "TYPE", "MODE"})
 """Last words of names that say where a secret is, and not the secret."""
 
+_OF_PYTHON = re.compile(r"(?:Error|Exception|Warning)$")
+"""Ends of names of exceptions: a KeyError is no key."""
+
 _NUMBERS = re.compile(r"[\[(]{0,2}[0-9][0-9\s.,()\[\]+-]{0,40}")
 _NOTHING = frozenset({"", "none", "null", "true", "false"})
 
@@ -77,6 +80,9 @@ def is_secret_name(name: str, value: str = "?") -> bool:
     value: None and the like hold nothing, and a number under the name of a count (VLLM_MAX_TOKENS_PER_EXPERT) is no
     secret.
     """
+    if _OF_PYTHON.search(name):
+        return False
+
     words = [word.upper() for word in (*_WORD.findall(name), *_RUN.findall(name))]
     if not any(map(_SECRET_WORD.fullmatch, words)) or words[-1] in _OF_A_PLACE or value.strip().lower() in _NOTHING:
         return False

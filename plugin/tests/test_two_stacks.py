@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_decodegate.commands.two_stacks import TwoStacks, measured
+from pytest_decodegate.commands.two_stacks import StacksPlugin, measured
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.decision import Answer
 from pytest_decodegate.gate.result import Ended
@@ -27,7 +27,7 @@ class Pytest:
         self._status = status
         monkeypatch.setattr(pytest, "main", self)
 
-    def __call__(self, arguments: list[str], plugins: list[TwoStacks]) -> int:
+    def __call__(self, arguments: list[str], plugins: list[StacksPlugin]) -> int:
         self.arguments = arguments
         (plugin,) = plugins
         self.stacks = plugin.pytest_decodegate_stacks()
@@ -87,7 +87,7 @@ def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_job_that_is_cancelled_is_interrupted_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancelled(_: list[str], plugins: list[TwoStacks]) -> int:
+    def cancelled(_: list[str], plugins: list[StacksPlugin]) -> int:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 

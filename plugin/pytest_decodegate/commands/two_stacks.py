@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..settings.stack import Stack
 
 
-class TwoStacks:
+class StacksPlugin:
     """A plugin for one run of pytest: gives it the two stacks, and adds what it says to `run`."""
 
     def __init__(self, base: Stack, candidate: Stack, run: Run) -> None:
@@ -44,7 +44,7 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
     quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
     with _interrupted_by_sigterm():
-        status = pytest.main([quiet, *selected, *arguments], plugins=[TwoStacks(base, candidate, run)])
+        status = pytest.main([quiet, *selected, *arguments], plugins=[StacksPlugin(base, candidate, run)])
     if status == pytest.ExitCode.USAGE_ERROR:
         raise BadInput("pytest refused its arguments, see above")
 

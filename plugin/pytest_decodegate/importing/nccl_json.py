@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ..machine.provenance import redact
 from ..metric import Json
 from .found import Fields, Found, Source, instant
-from .nccl_run import DATE, IN, OUT, Row, Run, found, nccl_version
-from .nccl_world import Printed, Rank, Rates
+from .nccl_run import DATE, IN, OUT, Row, TableRun, found, nccl_version
+from .nccl_world import Printed, RankLine, Rates
 
 
 def is_nccl_tests(fields: Fields) -> bool:
@@ -25,7 +25,7 @@ def read_json(source: Source, fields: Fields, *, number: int = 1) -> Found:
 
     _refuse_failed(fields)
     date = instant(str(fields.values.get("start_time")), DATE)
-    run = Run(
+    run = TableRun(
         where=fields.where,
         program=str(args[0]),
         settings=_json_settings(config),
@@ -60,9 +60,9 @@ def _json_settings(config: Fields) -> dict[str, int]:
     return {ours: round(config.number(name, least=-1)) for ours, name in names.items() if name in config.values}
 
 
-def _json_rank(device: Fields) -> Rank:
+def _json_rank(device: Fields) -> RankLine:
     said = device.values.get
-    return Rank(str(said("hostname")), str(said("pid")), str(said("group", 0)), device.text("device_info"))
+    return RankLine(str(said("hostname")), str(said("pid")), str(said("group", 0)), device.text("device_info"))
 
 
 def _json_rows(result: Fields) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from ..baseline.schema import Session
 from ..errors import BadInput
 from ..metric import Json, Metric
 from .found import Found, Source, joined_cards
-from .nccl_world import FACTORS, Rank, Rates, world
+from .nccl_world import FACTORS, RankLine, Rates, world
 
 TOOL: Final = "nccl-tests"
 RCCL: Final = "rccl-tests"
@@ -41,14 +41,14 @@ class Row:
 
 
 @dataclass(slots=True)
-class Run:
+class TableRun:
     """One run of one program, as a table or a JSON file holds it."""
 
     where: str
     program: str = ""
     settings: Mapping[str, int] = field(default_factory=dict)
     blocking: bool = False
-    ranks: list[Rank] = field(default_factory=list)
+    ranks: list[RankLine] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     client: str = TOOL
     recorded: str = ""
@@ -65,7 +65,7 @@ def nccl_version(code: int) -> str:
     return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
 
 
-def found(source: Source, runs: Sequence[Run], *, first: int = 1, one_rank_a_process: bool = False) -> Found:
+def found(source: Source, runs: Sequence[TableRun], *, first: int = 1, one_rank_a_process: bool = False) -> Found:
     """All times of the runs of one file; raises BadInput where they contradict themselves or each other.
 
     first: number of the first run in the file. one_rank_a_process: see `world`.
@@ -91,7 +91,7 @@ def found(source: Source, runs: Sequence[Run], *, first: int = 1, one_rank_a_pro
     return Found(runs[0].client, tuple(sessions), {"gpus": gpus}, stack)
 
 
-def _sessions(run: Run, size: int, session_id: str) -> Iterator[tuple[Metric, Session]]:
+def _sessions(run: TableRun, size: int, session_id: str) -> Iterator[tuple[Metric, Session]]:
     contract = _contract(run)
     places: dict[str, str] = {}
     for row in run.rows:
@@ -107,7 +107,7 @@ def _sessions(run: Run, size: int, session_id: str) -> Iterator[tuple[Metric, Se
         yield replace(metric, contract=contract), session
 
 
-def _contract(run: Run) -> dict[str, Json]:
+def _contract(run: TableRun) -> dict[str, Json]:
     said = run.settings
     groups = len({rank.group for rank in run.ranks})
     contract: dict[str, Json] = {
@@ -128,7 +128,7 @@ def _contract(run: Run) -> dict[str, Json]:
     return contract
 
 
-def collective_of(run: Run) -> str:
+def collective_of(run: TableRun) -> str:
     """all_reduce of ./build/all_reduce_perf, all_reduce_perf_mpi (NAME_SUFFIX) and all_reduce_perf.exe."""
     name = re.sub(r"_perf(_\w+)?(\.exe)?$", "", PurePath(run.program.replace("\\", "/")).name)
     if name not in FACTORS:
@@ -140,7 +140,7 @@ def collective_of(run: Run) -> str:
     return name
 
 
-def _world(run: Run, *, one_rank_a_process: bool) -> int:
+def _world(run: TableRun, *, one_rank_a_process: bool) -> int:
     threads, gpus = run.settings.get("threads", 0), run.settings.get("gpus", 0)
     rates = [(row.where, row.rates) for row in run.rows]
     return world(
@@ -153,7 +153,7 @@ def _world(run: Run, *, one_rank_a_process: bool) -> int:
     )
 
 
-def _cards(run: Run, size: int) -> list[Json]:
+def _cards(run: TableRun, size: int) -> list[Json]:
     """The card of each rank. -J names the first of each process only, whose other cards are taken to be its like."""
     own = [rank.device for rank in run.ranks if rank.group == run.ranks[0].group]
     each = size // len(own) if len(set(own)) == 1 and size % len(own) == 0 else 1

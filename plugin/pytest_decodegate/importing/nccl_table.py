@@ -12,9 +12,9 @@ from typing import Final
 
 from ..errors import BadInput
 from .found import Found, Source, instant
-from .nccl_run import DATE, IN, OUT, RCCL, Row, Run, collective_of, found, nccl_version
+from .nccl_run import DATE, IN, OUT, RCCL, Row, TableRun, collective_of, found, nccl_version
 from .nccl_text import Line, lines
-from .nccl_world import Printed, Rank, Rates
+from .nccl_world import Printed, RankLine, Rates
 
 _STARTING = re.compile(r"# Collective test starting: (\S+)")
 _CONCLUDED = re.compile(r"# Collective test concluded: (\S+)")
@@ -80,9 +80,9 @@ def read_table(source: Source, *, collective: str = "") -> Found:
     return found(source, runs)
 
 
-def _tables(path: str, text: Sequence[Line]) -> Iterator[Run]:
+def _tables(path: str, text: Sequence[Line]) -> Iterator[TableRun]:
     """The tables of a log, each with the lines that belong to it."""
-    run = Run(f"{path}, line 1")
+    run = TableRun(f"{path}, line 1")
     queue = list(reversed(text))
     while queue:
         line = queue.pop()
@@ -92,7 +92,7 @@ def _tables(path: str, text: Sequence[Line]) -> Iterator[Run]:
                 yield run
 
             # The version stands above the name, and NCCL's own above the settings.
-            run = Run(where) if _holds(run) else Run(where, client=run.client, stack=run.stack)
+            run = TableRun(where) if _holds(run) else TableRun(where, client=run.client, stack=run.stack)
 
         if match := _CONCLUDED.search(line.text):
             _refuse_other_end(run, where, match[1])
@@ -105,7 +105,7 @@ def _tables(path: str, text: Sequence[Line]) -> Iterator[Run]:
         yield run
 
 
-def _begins(run: Run, line: str) -> bool:
+def _begins(run: TableRun, line: str) -> bool:
     """Whether a line is the first of another table; version, name and settings come in this order, if at all."""
     if _VERSIONS.search(line) or _STARTING.search(line):
         return True
@@ -113,22 +113,22 @@ def _begins(run: Run, line: str) -> bool:
     return bool(_SETTINGS.search(line)) and (_started(run) or not run.program)
 
 
-def _holds(run: Run) -> bool:
+def _holds(run: TableRun) -> bool:
     return bool(run.program) or _started(run)
 
 
-def _started(run: Run) -> bool:
+def _started(run: TableRun) -> bool:
     return bool(run.settings or run.columns or run.rows)
 
 
-def _refuse_other_end(run: Run, where: str, program: str) -> None:
+def _refuse_other_end(run: TableRun, where: str, program: str) -> None:
     if run.program and run.program != program:
         raise BadInput(
             f"{where}: {program!r} concluded, but {run.program!r} had started: two logs are mixed here, split them"
         )
 
 
-def _take(run: Run, where: str, line: str) -> None:
+def _take(run: TableRun, where: str, line: str) -> None:
     """What a line that is no row says of its table; raises BadInput if it says that the run failed."""
     outcome = _OUTCOME.search(line)
     run.closed = run.closed or outcome is not None
@@ -147,7 +147,7 @@ def _take(run: Run, where: str, line: str) -> None:
         _take_version(run, line)
 
 
-def _take_rank(run: Run, where: str, line: str) -> None:
+def _take_rank(run: TableRun, where: str, line: str) -> None:
     """A line of the device report; raises BadInput if it is cut, or one is missing or there already."""
     match = _RANK.search(line)
     if match is None and line.endswith("..."):  # of a process whose lines are longer than MAX_LINE
@@ -162,10 +162,10 @@ def _take_rank(run: Run, where: str, line: str) -> None:
     if number > before and not run.shortened:
         raise BadInput(f"{where}: {line!r}: the line of rank {before} is missing above it")
 
-    run.ranks.append(Rank(match["host"], match["pid"], match["group"] or "0", match["name"].strip()))
+    run.ranks.append(RankLine(match["host"], match["pid"], match["group"] or "0", match["name"].strip()))
 
 
-def _take_title(run: Run, where: str, line: str) -> None:
+def _take_title(run: TableRun, where: str, line: str) -> None:
     run.blocking = run.blocking or "# Blocking Enabled" in line
     if match := _VERSIONS.search(line):
         run.client = match["client"]
@@ -176,7 +176,7 @@ def _take_title(run: Run, where: str, line: str) -> None:
         run.places = tuple(OUT if half == "out-of-place" else IN for half in found)
 
 
-def _take_version(run: Run, line: str) -> None:
+def _take_version(run: TableRun, line: str) -> None:
     if match := _NCCL.search(line):
         run.stack.setdefault("nccl", match[1])
     elif match := _RCCL.search(line):
@@ -201,14 +201,14 @@ def _columns(where: str, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _is_row(run: Run, line: str) -> bool:
+def _is_row(run: TableRun, line: str) -> bool:
     if not run.columns or run.closed:
         return bool(_ROW.match(line)) and len(line.split()) >= len(_LEAD) + 4
 
     return bool(_ROW.match(line) or _REST.fullmatch(line))
 
 
-def _whole(run: Run, where: str, line: str, queue: list[Line]) -> str:
+def _whole(run: TableRun, where: str, line: str, queue: list[Line]) -> str:
     """A row with the lines that it goes on in: srun and NCCL's warnings end a line in the middle of one."""
     if not run.columns:
         raise BadInput(f"{where}: {line.strip()!r:.80} stands under no titles ('# size count type ...'): {_UNSURE}")
@@ -228,12 +228,12 @@ def _whole(run: Run, where: str, line: str, queue: list[Line]) -> str:
 _UNSURE: Final = "what its columns mean is not known"
 
 
-def _tokens(run: Run) -> int:
+def _tokens(run: TableRun) -> int:
     """How many words a row has; a timestamp is a date and a time."""
     return len(run.columns) + ("timestamp" in run.columns)
 
 
-def _gap(run: Run, line: str) -> int | None:
+def _gap(run: TableRun, line: str) -> int | None:
     """Where the half begins that a replay prints alone; None in a row of two halves, and in one that is cut."""
     columns = run.columns
     if columns.count("time") != 2:
@@ -247,7 +247,7 @@ def _gap(run: Run, line: str) -> int | None:
     return words[lead].start() if line[words[lead - 1].end() :].startswith(_NULL_BODY) else None
 
 
-def _rows(run: Run, where: str, line: str) -> Iterator[Row]:
+def _rows(run: TableRun, where: str, line: str) -> Iterator[Row]:
     columns, words, places = run.columns, line.split(), run.places
     halves = columns.count("time")
     if not places and halves == 2:
@@ -300,20 +300,23 @@ def _refuse_wrong(where: str, half: Mapping[str, str]) -> None:
         raise BadInput(f"{where}: column {name!r} is {value!r}: the collective gave wrong data")
 
 
-_NUMBER = re.compile(r"\d+(?:\.(?P<decimals>\d+))?(?:e(?P<power>[+-]?\d+))?")
+MOST_DIGITS: Final = 18
+"""Of a number in a table: no message has more bytes, and no time more microseconds."""
+
+_NUMBER = re.compile(r"\d{1,18}(?:\.(?P<decimals>\d{1,18}))?(?:e(?P<power>[+-]?\d{1,2}))?")
 
 
 def _printed(where: str, name: str, text: str) -> Printed:
     """A number with the half of its last digit; 2.5e+07 is one (getFloatStr of util.cu)."""
     if not (match := _NUMBER.fullmatch(text)):
-        raise BadInput(f"{where}: column {name!r} is {text!r}: a number is needed")
+        raise BadInput(f"{where}: column {name!r} is {text!r:.80}: a number is needed")
 
     decimals = len(match["decimals"] or "")
     return Printed(float(text), 0.5 * 10.0 ** (int(match["power"] or 0) - decimals))
 
 
 def _whole_number(where: str, name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise BadInput(f"{where}: column {name!r} is {text!r}: a whole number is needed")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise BadInput(f"{where}: column {name!r} is {text!r:.80}: a whole number is needed")
 
     return int(text)

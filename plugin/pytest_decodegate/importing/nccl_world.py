@@ -81,7 +81,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankLine:
     """A line of the device report. device: its name, "" where it is not said (RCCL). group: of NCCL_TESTS_SPLIT."""
 
     host: str
@@ -93,7 +93,7 @@ class Rank:
 def world(
     where: str,
     collective: str,
-    ranks: Sequence[Rank],
+    ranks: Sequence[RankLine],
     rates: Sequence[tuple[str, Rates]],
     *,
     ranks_a_process: int,
