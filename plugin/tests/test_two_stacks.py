@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_decodegate.commands.suite import SuiteSelection
 from pytest_decodegate.commands.two_stacks import measured
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.decision import Answer
@@ -23,11 +24,12 @@ class Pytest:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
         self.arguments: list[str] = []
+        self.plugins: list[object] = []
         self._status = status
         monkeypatch.setattr(pytest, "main", self)
 
-    def __call__(self, arguments: list[str]) -> int:
-        self.arguments = arguments
+    def __call__(self, arguments: list[str], plugins: list[object]) -> int:
+        self.arguments, self.plugins = arguments, plugins
         (report,) = (one.removeprefix("--perf-report=") for one in arguments if one.startswith("--perf-report="))
         Path(report).write_text(json.dumps(END) + "\n")
         return self._status
@@ -40,6 +42,7 @@ def test_a_stack_reaches_pytest_part_by_part_and_the_users_arguments_come_last(m
     assert told[:2] == ["-m", "perf and (slow or fast)"]
     assert told[2:5] == ["--perf-against=this", "--perf-stack=env:A=1,2", "--perf-stack=env:B=x y"]
     assert told[-2:] == ["-k", "x"]
+    assert [type(plugin) for plugin in run.plugins] == [SuiteSelection], "the suite is found wherever a command starts"
 
 
 def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +60,7 @@ def test_the_report_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_that_is_cancelled_is_interrupted_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancelled(_: list[str]) -> int:
+    def cancelled(*_: object, **__: object) -> int:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from .suite import SuiteSelection
 
 if TYPE_CHECKING:
     from ..report.upgrade import Run
@@ -37,7 +38,8 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
         # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
         quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
         with _interrupted_by_sigterm():
-            status = pytest.main([quiet, *selected, *stacks, f"--perf-report={report}", *arguments])
+            words = [quiet, *selected, *stacks, f"--perf-report={report}", *arguments]
+            status = pytest.main(words, plugins=[SuiteSelection()])
         if status == pytest.ExitCode.USAGE_ERROR:
             raise BadInput("pytest refused its arguments, see above")
 

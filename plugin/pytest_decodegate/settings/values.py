@@ -46,9 +46,12 @@ def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
 
 def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     """The stack under test, and the one that it is measured against if there is one."""
+    from .rank_python import check_ranks
     from .stack import parse_stack
 
     stack = parse_stack(config.getoption("--perf-stack") or [], "--perf-stack")
+    if stack.python is not None:
+        check_ranks(stack, "--perf-stack")
     against: list[str] | None = config.getoption("--perf-against")
     if not against:
         if stack.server:
@@ -68,6 +71,8 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     same = against == [SAME]
     base = stack if same else parse_stack(against, "--perf-against")
     check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
+    check_ranks(stack, "--perf-stack")
+    check_ranks(base, "--perf-against")
     return stack, base
 
 
