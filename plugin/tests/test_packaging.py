@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +46,9 @@ sys.meta_path.insert(0, Blocker())
 
 
 def run(command: Sequence[object], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
+    """Run a command as its own user would, whatever options the tests were started with."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(list(map(str, command)), cwd=cwd, env=environ, capture_output=True, text=True, check=False)
 
 
 def collected(text: str) -> list[str]:
@@ -72,7 +76,7 @@ def build(kind: str, tree: Path, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of a wheel's usual way: of the sdist, so that nothing can be missing from that either."""
+    """Built of the sdist, as an index would have it, so that nothing can be missing from that either."""
     pytest.importorskip("setuptools", minversion="77", reason="the wheel is built without the network")
     folder = tmp_path_factory.mktemp("build")
     unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "baselines")
@@ -81,7 +85,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
 
     sdist = build("sdist", folder / "tree", folder / "sdist")
-    shutil.unpack_archive(sdist, folder / "unpacked", filter="data")
+    with tarfile.open(sdist) as archive:
+        if hasattr(tarfile, "data_filter"):  # 3.11.4; later versions warn where it is not set
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder / "unpacked")
+
     (tree,) = (folder / "unpacked").iterdir()
     return build("wheel", tree, folder / "wheel")
 
