@@ -146,18 +146,26 @@ def test_the_installed_suite_is_the_one_of_the_clone_wherever_it_is_started(inst
         assert collected(done.stdout) == collected(clone.stdout)
 
 
-def test_an_upgrade_in_an_empty_folder_takes_the_suite_that_ships(installed: Path, tmp_path: Path) -> None:
+def upgrade_of_nothing(python: object, folder: Path) -> str:
+    """What `decodegate upgrade` prints in `folder` when it collects all and selects no test."""
     pytest.importorskip("torch", reason="ranks run on torch")
-    command = [installed, "-m", "pytest_decodegate", "upgrade", "--candidate=this", "--", "-k", "no_such_test"]
-    done = run(command, tmp_path)
+    options = ("-p", "no:cacheprovider", "-k", "no_such_test")
+    done = run([python, "-m", "pytest_decodegate", "upgrade", "--candidate=this", "--", *options], folder)
     assert done.returncode == 2, done.stdout + done.stderr
+    # As many were collected as were deselected, and not one could not be imported.
+    assert re.search(r"collected (\d{3,}) items / \1 deselected / 0 selected", done.stdout), done.stdout
+    return done.stdout
+
+
+def test_an_upgrade_in_an_empty_folder_takes_the_suite_that_ships(installed: Path, tmp_path: Path) -> None:
+    said = upgrade_of_nothing(installed, tmp_path)
     (site,) = installed.parents[1].glob("lib/*/site-packages")
     folder = site / "pytest_decodegate" / "perf_tests"
-    assert (
-        f"perf tests: the suite that ships with decodegate ({folder}), since no argument and no testpaths"
-        in done.stdout
-    )
-    assert re.search(r"collected \d{3,} items / \d{3,} deselected / 0 selected", done.stdout)
+    assert f"perf tests: the suite that ships with decodegate ({folder}), since no argument and no testpaths" in said
+
+
+def test_an_upgrade_in_a_clone_takes_the_suite_of_the_clone() -> None:
+    assert f"perf tests: testpaths of {ROOT / 'pyproject.toml'}\n" in upgrade_of_nothing(sys.executable, ROOT)
 
 
 def chosen(pytester: pytest.Pytester, *arguments: str) -> tuple[str, list[str]]:
