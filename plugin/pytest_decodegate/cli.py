@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .commands import baselines, compare, doctor, history, import_results, selftest, slice_model, upgrade
 from .errors import DecodegateError
@@ -41,10 +41,25 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
 
 
+class _Version(argparse.Action):
+    """Prints the installed version and exits; the metadata are read only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"decodegate {version('pytest-decodegate')}")  # noqa: T201 - this is a command
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="decodegate", description="May this upgrade of an LLM inference host go in?")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (doctor, slice_model, compare, baselines, history, import_results, upgrade, selftest):
         command.add(commands)
 
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

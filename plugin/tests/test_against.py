@@ -109,7 +109,7 @@ PAIRS = ("--perf-replicates=2", "--perf-max-replicates=2")
 @pytest.fixture(autouse=True)
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv(TAG, tag := uuid.uuid4().hex)
-    pytester.makeini("[pytest]\nmarkers = faulty\n")
+    pytester.makeini("[pytest]\nmarkers = faulty\ntestpaths = test_stacks.py\n")
     pytester.makepyfile(workloads=WORKLOADS, test_stacks=TESTS)
     yield
     assert tagged(TAG, tag) == []

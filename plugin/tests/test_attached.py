@@ -90,6 +90,7 @@ def test_two_servers_are_measured_in_turn(
     log: list[tuple[str, int]] = []
     base, candidate = paced(pair[0], log), paced(pair[1], log, slow=4.0)
     monkeypatch.setenv("MY_KEY", "sk-1")
+    pytester.makeini("[pytest]\ntestpaths = test_stacks.py\n")
     pytester.makepyfile(my_workloads="def never():\n    raise AssertionError", test_stacks=TESTS)
     code = "import sys; from pytest_decodegate.cli import main; sys.exit(main())"
     sides = (f"--base=server={base.url}", f"--candidate=server={candidate.url}")

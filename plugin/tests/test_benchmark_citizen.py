@@ -20,6 +20,7 @@ from stack_baselines import GEMM, H200, baseline, both, measured, put, run_of, s
 
 from pytest_decodegate.baseline.edits import Pruning, accept, prune
 from pytest_decodegate.baseline.store import Store
+from pytest_decodegate.report.benchmark import OUTPUTS, wanted
 
 SHIPPED = Path(__file__).parents[2] / "baselines"
 
@@ -136,6 +137,42 @@ def test_github_action_sees_a_slowdown_as_one(folder: Path) -> None:
 
     ratios = {name: values["fast"][name] / values["slow"][name] for name in ("gemm", "rate")}
     assert ratios == pytest.approx({"gemm": 1.05, "rate": 1.05})
+
+
+FILLED = {"columns": ["min", "max"], "verbose": True}
+"""Defaults of pytest-benchmark: before 5.3 it fills --benchmark-columns itself; no value may be taken for a wish."""
+
+
+def config_of(pytester: pytest.Pytester, *arguments: str) -> pytest.Config:
+    """The configuration of a run in which every output has a value already, as if by default."""
+    config = pytester.parseconfig(*arguments)
+    for name, value in FILLED.items():
+        setattr(config.option, f"benchmark_{name}", value)
+
+    return config
+
+
+def test_a_default_of_pytest_benchmark_is_nobodys_wish(pytester: pytest.Pytester) -> None:
+    arguments = ("--benchmark-disable", "--benchmark-min-rounds=3", "-k", "benchmark-json")
+    assert not wanted(config_of(pytester, *arguments))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_is_asked_for_is_wanted(pytester: pytest.Pytester, name: str) -> None:
+    values = {"json": ["=x.json"], "save": ["=x"], "columns": ["=min", " min"], "compare": ["", "=0001"]}
+    for value in values.get(name, [""]):
+        assert wanted(config_of(pytester, *f"--benchmark-{name}{value}".split(" ")))
+
+
+@pytest.mark.parametrize("where", ["PYTEST_ADDOPTS", "addopts", "a file"])
+def test_it_may_be_asked_for_wherever_pytest_takes_options_from(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    wish = "--benchmark-columns=min,median"
+    pytester.makefile(".txt", asked=wish)
+    pytester.makeini(f"[pytest]\naddopts = {wish if where == 'addopts' else '-v'}\n")
+    monkeypatch.setenv("PYTEST_ADDOPTS", wish if where == "PYTEST_ADDOPTS" else "-v")
+    assert wanted(config_of(pytester, *(["@asked.txt"] if where == "a file" else [])))
 
 
 needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="the stack is read in a rank, which runs on torch")

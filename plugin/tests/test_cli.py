@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,17 @@ def test_unusable_words_are_explained_by_the_parser(arguments: list[str], capsys
 
     assert stopped.value.code == BAD_INPUT
     assert "usage: decodegate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["pytest_decodegate", "pytest_decodegate.cli"])
+def test_a_module_is_as_good_as_the_script(module: str, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    version = run("--version")
+    assert (version.returncode, version.stdout) == (0, f"decodegate {metadata.version('pytest-decodegate')}\n")
+    nothing = run()
+    assert nothing.returncode == BAD_INPUT
+    assert nothing.stderr.startswith("usage: decodegate ")
+    assert run("compare", "no.json", "such.json").returncode == BAD_INPUT

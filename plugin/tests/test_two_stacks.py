@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_decodegate.commands.suite import SuiteSelection
 from pytest_decodegate.commands.two_stacks import StacksPlugin, measured
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.decision import Answer
@@ -27,9 +28,10 @@ class Pytest:
         self._status = status
         monkeypatch.setattr(pytest, "main", self)
 
-    def __call__(self, arguments: list[str], plugins: list[StacksPlugin]) -> int:
+    def __call__(self, arguments: list[str], plugins: tuple[StacksPlugin, SuiteSelection]) -> int:
         self.arguments = arguments
-        (plugin,) = plugins
+        plugin, selection = plugins
+        assert isinstance(selection, SuiteSelection), "the suite is found wherever a command starts"
         self.stacks = plugin.pytest_decodegate_stacks()
         plugin.pytest_decodegate_outcome(Ended(None, 1.0))
         return self._status
@@ -50,9 +52,9 @@ TEST = """
 
     @pytest.mark.perf
     def test_stack(perf, request):
-        from pytest_decodegate.session.session import SUITE
+        from pytest_decodegate.session.session import session_of
 
-        settings = request.config.stash[SUITE].settings
+        settings = session_of(request.config).settings
         assert (settings.base, settings.stack) == (Stack(), Stack(env=(("A", "1,2"), ("B", "x y"))))
         pytest.skip("seen")
 """
@@ -87,7 +89,7 @@ def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_job_that_is_cancelled_is_interrupted_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancelled(_: list[str], plugins: list[StacksPlugin]) -> int:
+    def cancelled(*_: object, **__: object) -> int:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 

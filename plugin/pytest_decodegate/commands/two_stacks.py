@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from .suite import SuiteSelection
 
 if TYPE_CHECKING:
     from ..report.upgrade import Run
@@ -44,7 +45,9 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
     quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
     with _interrupted_by_sigterm():
-        status = pytest.main([quiet, *selected, *arguments], plugins=[StacksPlugin(base, candidate, run)])
+        status = pytest.main(
+            [quiet, *selected, *arguments], plugins=[StacksPlugin(base, candidate, run), SuiteSelection()]
+        )
     if status == pytest.ExitCode.USAGE_ERROR:
         raise BadInput("pytest refused its arguments, see above")
 

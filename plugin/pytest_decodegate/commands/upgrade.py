@@ -34,6 +34,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..report.upgrade import document, text
+    from ..settings.rank_python import check_ranks
     from ..settings.stack import parse_stack
     from ..settings.values import check_writable
     from ..settings.venvs import environment_of
@@ -50,6 +51,8 @@ def _run(options: argparse.Namespace) -> int:
         parse_stack(texts or [], option, environment_of)
         for option, texts in (("--base", options.base), ("--candidate", options.candidate))
     )
+    check_ranks(base, "--base")
+    check_ranks(candidate, "--candidate")
     run = measured(base, candidate, options.markers, options.arguments)
     print(text(run), end="")
     if options.json is not None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,7 @@ def share(config: pytest.Config, stored: StoredMetric) -> str | None:
     pytest-benchmark may be absent, switched off (-p no:benchmark) or disabled (by xdist, say): that is no problem.
     """
     session = getattr(config, "_benchmarksession", None)
-    if session is None or not any(config.getoption(f"benchmark_{name}", default=None) for name in OUTPUTS):
+    if session is None or not wanted(config):
         return None
 
     try:
@@ -31,6 +35,31 @@ def share(config: pytest.Config, stored: StoredMetric) -> str | None:
         return f"pytest-benchmark cannot show {stored.metric.name}: {error} (its session is private, and may change)"
 
     return None
+
+
+def wanted(config: pytest.Config) -> bool:
+    """Whether the user asked for one of OUTPUTS, on the command line, in PYTEST_ADDOPTS or in the ini file's addopts.
+
+    The values of the options cannot tell: pytest-benchmark before 5.3 fills --benchmark-columns by itself.
+    """
+    given = {word.partition("=")[0] for word in words(config)}
+    return any(f"--benchmark-{name}" in given for name in OUTPUTS)
+
+
+def words(config: pytest.Config) -> Iterator[str]:
+    """The words that pytest read its options from, those of @FILE included."""
+    yield from _spelled_out(config.getini("addopts"))
+    yield from _spelled_out(shlex.split(os.environ.get("PYTEST_ADDOPTS", "")))
+    yield from _spelled_out(config.invocation_params.args)
+
+
+def _spelled_out(given: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """`given` with each @FILE replaced by its lines, one option each, as argparse reads them."""
+    for word in (os.fspath(word) for word in given):
+        if word.startswith("@"):
+            yield from _spelled_out(Path(word[1:]).read_text(encoding="utf-8").splitlines())
+        else:
+            yield word
 
 
 def _metadata(stored: StoredMetric) -> Any:

@@ -45,6 +45,7 @@ def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
 
 def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     """The stack under test, and the one that it is measured against if there is one."""
+    from .rank_python import check_ranks
     from .stack import parse_stack
 
     texts: list[str] = config.getoption("--perf-stack") or []
@@ -75,6 +76,8 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     same = against == [SAME]
     base = given[0] if given else stack if same else parse_stack(against, "--perf-against")
     check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
+    check_ranks(stack, "--perf-stack")
+    check_ranks(base, "--perf-against")
     return stack, base
 
 

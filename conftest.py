@@ -1,3 +1,0 @@
-"""For this repository's own tests; the plugin itself comes through its entry point."""
-
-pytest_plugins = ["pytester"]
