@@ -61,7 +61,8 @@ def ours(endpoint: Endpoint, tokens: int) -> float:
             return await asyncio.gather(*asked)
 
     with no_garbage_collection():
-        return statistics.median(stream.read(exchange).tpot_s for exchange in uvloop.run(ask()))
+        times = (stream.read(exchange).tpot_s for exchange in uvloop.run(ask()))
+        return statistics.median(tpot_s for tpot_s in times if tpot_s is not None)
 
 
 def theirs(endpoint: Endpoint, tokens: int) -> float:

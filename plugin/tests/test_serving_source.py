@@ -150,9 +150,9 @@ def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: Sc
 def test_without_counters_of_the_server_a_reader_is_told_what_is_not_checked(scripted: ScriptedServer) -> None:
     windows = source(scripted)
     windows.take(2)
-    uncounted = "TPOT, cache hits and preemptions are not checked by the server's own count"
+    uncounted = "TPOT, the number of requests, the number of tokens, cache hits, preemptions, waiting in its queue"
     assert windows.notes[:2] == [
-        f"{uncounted}: the server has no /metrics of vLLM",
+        f"not checked by the server's own count: {uncounted} (the server has no /metrics of vLLM)",
         "kernels compiled inside a window go unseen: the log of an attached server is not ours to read",
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..gate.text.quantity import format_value
 from ..metric import Json, Level, Replicate
 from ..report.plot import plot
-from .load import ClosedLoop
+from .load import WARM_UP_SECONDS, ClosedLoop
 from .window_source import WindowSource
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class SweepSource:
         most: int,
         at: Callable[[Load], WindowSource],
         progress: Progress,
+        warm_up_seconds: float = WARM_UP_SECONDS,
     ) -> None:
         self._name = name
         self._server = server
@@ -142,6 +143,7 @@ class SweepSource:
         self._most = most
         self._at = at
         self._progress = progress
+        self._warm_up_seconds = warm_up_seconds
         self._points: list[Point] = []
         self._windows = at(load)
         self.broken: list[str] = []
@@ -192,7 +194,7 @@ class SweepSource:
     def _window(self, load: Load) -> Window:
         self._progress.tick(f"{self._name}: {load.concurrency} streams")
         loop = ClosedLoop(self._server, load)
-        loop.warm_up()
+        loop.warm_up(self._warm_up_seconds)
         return loop.window()
 
 

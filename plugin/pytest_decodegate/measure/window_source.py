@@ -12,7 +12,7 @@ from ..client.floor import Floor, client_floor
 from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
-from .load import ClosedLoop
+from .load import WARM_UP_SECONDS, ClosedLoop
 from .window import Load, Window
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class WindowSource:
     """A perf.Source of TPOT in seconds: one sample per request, one replicate per window.
 
     restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
-    start: what a restart would change they cannot see, and their level, "window", says so.
+    start: what a restart would change they cannot see, and their level, "window", says so. warm_up_seconds: longest
+    wait for a token before the first window of a start.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class WindowSource:
         watch: Callable[[], AbstractContextManager[Watch]],
         progress: Progress,
         restart: Callable[[], Server] | None = None,
+        warm_up_seconds: float = WARM_UP_SECONDS,
     ) -> None:
         self._name = name
         self._load = load
         self._watch = watch
         self._progress = progress
         self._restart = restart
+        self._warm_up_seconds = warm_up_seconds
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
         self._ran: Mapping[str, Json] = {}
@@ -103,7 +106,11 @@ class WindowSource:
             return []
 
         windows = [window for share in self._shares(count) for window in self._watched(share)]
-        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
+        unchecked = (
+            *_held_back(self._windows),
+            *_uncounted(self._windows),
+            *_unmonitored(self._server, self._ran),
+        )
         floor = _floor(self._load.concurrency)
         self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor)]
         return [Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s]
@@ -118,7 +125,7 @@ class WindowSource:
             self._use(self._restart())
         if not self._is_warm:
             self._progress.tick(f"{self._name}: warming up")
-            self._loop.warm_up()
+            self._loop.warm_up(self._warm_up_seconds, self._say_warming_up)
             self._is_warm = True
             self._starts += 1
 
@@ -130,6 +137,9 @@ class WindowSource:
         self._telemetry.append(dict(telemetry.facts))
         self._note_what_runs(self._server.facts())
         return windows
+
+    def _say_warming_up(self, waited: str) -> None:
+        self._progress.tick(f"{self._name}: warming up, {waited} (--perf-warmup-timeout)")
 
     def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
         before, now = _backend(self._ran), _backend(ran)
@@ -168,10 +178,25 @@ def _floor_notes(floor: Floor | str) -> Iterator[str]:
         yield f"the client's own floor, subtracted from nothing: {floor}"
 
 
+def _held_back(windows: Sequence[Window]) -> Iterator[str]:
+    """That answers begin with a burst, which TTFT then is of, and how coarse the rest comes."""
+    first, burst = (
+        max((int(str(window.facts.get(name, 0))) for window in windows), default=0)
+        for name in ("first_arrival_tokens", "largest_burst_tokens")
+    )
+    if first > 1:
+        yield (
+            f"the first arrival of an answer held up to {first} tokens: TPOT is of those after it, and TTFT the time "
+            "until something let them go"
+        )
+    if burst > 1:
+        yield f"up to {burst} tokens came at once: TPOT is right on average, the time between two tokens is unknown"
+
+
 def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
-    """What nobody but the client says; a reader must not take it for checked."""
-    for reason in {str(window.facts["counters"]) for window in windows if "counters" in window.facts}:
-        yield f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}"
+    """What nobody but the client says, once; a reader must not take it for checked."""
+    for unchecked in dict.fromkeys(window.unchecked for window in windows if window.unchecked):
+        yield f"not checked by the server's own count: {unchecked}"
 
 
 def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[str]:

@@ -152,7 +152,15 @@ class Perf:
             return wedged
 
         at = partial(suite.window_source, metric.name, server)
-        source = SweepSource(metric.name, server, load, most=most, at=at, progress=suite.progress)
+        source = SweepSource(
+            metric.name,
+            server,
+            load,
+            most=most,
+            at=at,
+            progress=suite.progress,
+            warm_up_seconds=suite.settings.warm_up_seconds,
+        )
         source.wrong = suite.answers.problem(server)
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 

@@ -175,7 +175,15 @@ class Suite:
         from ..measure.window_source import WindowSource
 
         watch = self.devices.watch_attached if server.attached else self.devices.watch
-        return WindowSource(name, server, load, watch=watch, progress=self.progress, restart=restart)
+        return WindowSource(
+            name,
+            server,
+            load,
+            watch=watch,
+            progress=self.progress,
+            restart=restart,
+            warm_up_seconds=self.settings.warm_up_seconds,
+        )
 
     def new_bench(self, world_size: int, stack: Stack, name: str = "") -> Bench:
         """Gangs of `stack`, none of them started yet; `name` tells them from those of another stack."""

@@ -49,6 +49,7 @@ class Settings:
     server_key_env: str | None
     server_model: str | None
     server_restarts: int | None
+    warm_up_seconds: float
     quality_prompts: tuple[str, ...]
 
     def tolerance(self, metric: str, own: float) -> float:
@@ -143,6 +144,11 @@ def add_options(parser: pytest.Parser) -> None:
         help='Ask these prompts in the quality test, JSON lines of {"prompt": "..."}, instead of the built-in ones',
     )
     group.addoption("--perf-server-timeout", metavar="SECONDS", help="Time for a server to start (default: 2700)")
+    group.addoption(
+        "--perf-warmup-timeout",
+        metavar="SECONDS",
+        help="Time for each token of a server's warm-up, in which it may compile kernels (default: 900)",
+    )
     group.addoption("--perf-start-timeout", metavar="SECONDS", help="Time for the ranks to start (default: 300)")
     group.addoption("--perf-deadline", metavar="SECONDS", help="Time for one call on the ranks (default: 600)")
     group.addoption("--perf-nnodes", metavar="N", help="Spread each gang over N nodes, started by --perf-node-start")
@@ -201,6 +207,7 @@ def read_settings(config: pytest.Config) -> Settings:
         server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
         server_model=values.server_model(config.getoption("--perf-server-model"), attached),
         server_restarts=values.restarts(config, server),
+        warm_up_seconds=values.seconds(config, "--perf-warmup-timeout", default=900),
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
     )
 
