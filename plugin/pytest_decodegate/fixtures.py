@@ -75,7 +75,7 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 def server(request: pytest.FixtureRequest) -> Server:
     """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
     suite = _suite(request)
-    if suite.wedged() and request.node.get_closest_marker("perf"):
+    if (suite.wedged() or suite.server.hung) and request.node.get_closest_marker("perf"):
         from .serving.unavailable import nowhere
 
         return nowhere()

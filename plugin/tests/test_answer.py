@@ -186,5 +186,5 @@ def test_everything_that_confounds_is_named_at_once() -> None:
     (cause,) = decide_all([replace(ROWS[5], reasons=reasons)]).causes
     assert cause.text == (
         "CONFOUNDED: torch: 2.11 -> 2.12; vllm: 0.26 -> 0.27; python: 3.11 -> 3.12 and 1 more; "
-        "if that is part of the change, declare it with --perf-change"
+        "the metric's own text says what may be declared as part of the change"
     )

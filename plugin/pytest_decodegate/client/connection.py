@@ -202,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.idle_since = 0.0
         self._answer: Answer | None = None
+        self._unasked = b""
         self._transport: asyncio.Transport | None = None
 
     @classmethod
@@ -224,9 +225,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_open:
             self._transport.write(request)
         else:
-            self._answer.end(None)
+            self._answer.end(self._why_closed)
 
         return self._answer
+
+    @property
+    def _why_closed(self) -> OSError | None:
+        return NotHttp(f"not an HTTP/1.1 server: it speaks first: {self._unasked[:80]!r}") if self._unasked else None
 
     def close(self) -> None:
         """End it, whatever is on its way."""
@@ -245,7 +250,8 @@ class Connection(asyncio.BufferedProtocol):
         """Stamp a read."""
         answer = self._answer
         if answer is None or answer.has_ended:
-            self.close()  # bytes that nobody asked for
+            self._unasked = _BUFFER[:nbytes].tobytes()
+            self.close()
         else:
             answer.take(_BUFFER[:nbytes].tobytes())
 

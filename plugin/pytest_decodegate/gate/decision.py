@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 
 from .pairs import UNCAUSED, holm
 from .text.brief import alike, brief
@@ -171,7 +172,7 @@ def _text(group: Sequence[Row], blocks: bool) -> str:
 
 def _hint(row: Row) -> str:
     if row.verdict == "CONFOUNDED" and UNCAUSED not in row.reasons:
-        return "; if that is part of the change, declare it with --perf-change"
+        return "; the metric's own text says what may be declared as part of the change"
     if row.verdict == ERROR and _out_of_memory(row):
         return "; beside the other stack there is less memory: --perf-replicates 3 keeps fewer gangs alive"
 
@@ -189,8 +190,8 @@ def _why(row: Row) -> str:
 
 
 def _range(group: Sequence[Row]) -> str:
-    changes = sorted(row.change for row in group if row.change is not None)
-    ends = dict.fromkeys(map(format_percent, (changes[0], changes[-1]) if changes else ()))
+    changes = sorted(((row.change, row.tolerance) for row in group if row.change is not None), key=itemgetter(0))
+    ends = dict.fromkeys(format_percent(change, beside=band) for change, band in changes[:1] + changes[-1:])
     return " to ".join(ends) or "no change known"
 
 

@@ -18,7 +18,7 @@ from ..machine.provenance import Difference
 from ..metric import Measurement
 from .evidence import speculation
 from .evidence.swaps import is_swap, told
-from .evidence.validity import broken_rules
+from .evidence.validity import broken_rules, drift_between
 from .stats.rules import POCOCK_ALPHA, Centred, Outcome, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .text import advice
@@ -134,7 +134,8 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     swaps = told(filter(is_swap, another))
     judgement = replace(judgement, notes=(*swaps, *judgement.notes))
     if refused := [str(one) for one in (*contrast.undeclared, *another) if not is_swap(one)]:
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=tuple(refused), advice=(_CONFOUNDED,))
+        advised = (_confounded(contrast.undeclared),)
+        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=tuple(refused), advice=advised)
     if swaps and not contrast.changed:
         return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps), advice=(_CHOSEN_ANEW,))
 
@@ -155,15 +156,19 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     )
 
 
-_CONFOUNDED = (
-    "make the two stacks differ in one thing only, or say what else is part of the change under test with --perf-change"
-)
 UNCAUSED = "nothing that was declared differs, yet the two sides ran something else"
 """Why metrics of two equal stacks confound: declaring a change would not help."""
 
 _CHOSEN_ANEW = (
     "a library chose anew in each process: find what the choice depends on (free memory, tuning, a cache), or pin it"
 )
+
+
+def _confounded(undeclared: Sequence[Difference]) -> str:
+    """What to do; only what may be declared is advised to be."""
+    names = dict.fromkeys(advice.declaration(one) for one in undeclared if one.declarable)
+    declare = f", or say what else is part of the change under test: --perf-change {','.join(names)}" if names else ""
+    return f"make the two stacks differ in one thing only{declare}"
 
 
 def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[str]:
@@ -175,7 +180,8 @@ def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[str]:
         yield f"the base computes wrong numbers, so nothing can be measured against it: {base.wrong}"
         return
 
-    yield from _by_side([(*side.broken, *broken_rules(side.measurement)) for side in (base, candidate)])
+    yield from _by_side([(*side.broken, *broken_rules(side.measurement, in_turn=True)) for side in (base, candidate)])
+    yield from drift_between(base.measurement, candidate.measurement)
 
 
 def _by_side(sides: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ..gate.evidence import quality
 from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement, Verdict
+from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SideName, StackFailed, blamed
 from ..metric import DEFAULT_TOLERANCE, Replicate
 from .side import Half
@@ -70,6 +71,7 @@ class Sandwich:
         }
         self._answers: dict[SideName, AnswerSource] = {}
         self._passes: dict[SideName, list[quality.Pass]] = {}
+        self._without: dict[SideName, NoLogprobs] = {}
         self._running: Server | None = None
 
     def judgement(self, candidate: Server) -> Judgement:
@@ -143,7 +145,11 @@ class Sandwich:
         half = self._halves[side]
         if side not in self._answers:
             self._answers[side] = source = self._servers.answers(server)
-            self._passes[side] = quality.passes(source.take(ANSWER_PASSES))
+            try:
+                self._passes[side] = quality.passes(source.take(ANSWER_PASSES))
+            except NoLogprobs as error:
+                self._without[side] = error
+
             half.wrong = source.wrong
         if not half.wrong:
             window = self._servers.window(server)
@@ -154,10 +160,23 @@ class Sandwich:
         base, candidate = self._halves.values()
         if base.wrong or candidate.wrong:
             return
+        if self._without:
+            self._note_not_compared()
+            return
 
         exact = self._answers["candidate"].contract.get("batch_invariant") is True
         passes = self._passes["base"], self._passes["candidate"]
         candidate.wrong = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact).wrong
+
+    def _note_not_compared(self) -> None:
+        """What the base cannot do either is no fault of the candidate; what it alone cannot do any more is."""
+        if "base" not in self._without:
+            with blamed("candidate"):
+                raise self._without["candidate"]
+
+        lacking = " and ".join(f"the {side}" for side in self._halves if side in self._without)
+        for half in self._halves.values():
+            half.notes.append(f"the answers were not compared: {lacking} answers without logprobs")
 
 
 def _resolved(judgement: Judgement) -> str:

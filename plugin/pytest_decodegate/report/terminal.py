@@ -81,8 +81,8 @@ def row(result: Result) -> tuple[str, ...]:
         f"{judgement.verdict}{', recorded' if result.recorded else ''}",
         "-" if judgement.measured is None else format_value(judgement.measured, unit),
         "-" if judgement.base is None else format_value(judgement.base, unit),
-        "-" if judgement.change is None else format_percent(judgement.change),
-        format_interval(judgement.lo, judgement.hi),
+        "-" if judgement.change is None else format_percent(judgement.change, beside=judgement.metric.tolerance),
+        format_interval(judgement.lo, judgement.hi, beside=judgement.metric.tolerance),
         format_band(judgement.metric.tolerance),
         f"{judgement.replicates} x {'pair' if judgement.paired else judgement.level}",
     )

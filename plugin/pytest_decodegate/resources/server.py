@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import BadInput, ServerError
+from ..errors import BadInput, ServerError, ServerHung
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class ServerUnderTest:
         self._layers: int | None = None
         self._failures: dict[Stack, str] = {}
         self._log_told = 0
+        self.hung: tuple[str, ...] = ()  # why nothing more is asked of a server in this session
 
     def running(self, layers: int | None = None) -> Server:
         """The server, started if it does not run; one that failed before raises ServerError and is not tried again.
@@ -76,6 +77,10 @@ class ServerUnderTest:
         refuse_attached(url, self._stack.environment())
         key = os.environ.get(settings.server_key_env or "", "")
         return attach(url, model=settings.server_model, key=key)
+
+    def note_hung(self, error: ServerHung) -> None:
+        """Remember that a server was silent past its deadline: each further test would cost that deadline again."""
+        self.hung = self.hung or (f"a server hung in this run, and is asked nothing more: {error}",)
 
     def output(self) -> str:
         """The end of what it wrote since last asked; "" if nothing."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from ..errors import DecodegateError
+from ..errors import DecodegateError, ServerError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict, judge
@@ -134,7 +134,11 @@ class Perf:
 
         restart = suite.server.fresh if suite.settings.server_restarts else None
         source = suite.window_source(metric.name, server, load, restart)
-        source.wrong = suite.answers.problem(server)
+        try:
+            source.wrong = suite.answers.problem(server)
+        except ServerError as error:
+            return self._conclude_error(metric, source.level, error)
+
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 
     def measure_plateau(self, metric: Metric, server: Server, load: Load, *, most: int) -> Result:
@@ -161,7 +165,11 @@ class Perf:
             progress=suite.progress,
             warm_up_seconds=suite.settings.warm_up_seconds,
         )
-        source.wrong = suite.answers.problem(server)
+        try:
+            source.wrong = suite.answers.problem(server)
+        except ServerError as error:
+            return self._conclude_error(metric, source.level, error)
+
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 
     def measure_quality(self, server: Server) -> Result:
@@ -186,7 +194,7 @@ class Perf:
         if self._suite.against is not None:
             pytest.skip("with --perf-against servers are as deep as the GPUs hold, on both stacks")
 
-        if self._suite.wedged():
+        if self._suite.wedged() or self._suite.server.hung:
             from ..serving.unavailable import nowhere
 
             return nowhere()
@@ -231,7 +239,10 @@ class Perf:
         suite.claim(metric.name, self._item.nodeid)
         suite.recorder.check()
         where = provenance or (lambda: suite.provenance)
-        judgement, measurement = self._settle(self._with_band(metric), source, where)
+        try:
+            judgement, measurement = self._settle(self._with_band(metric), source, where)
+        except ServerError as error:
+            return self._conclude_error(metric, source.level, error)
         try:
             recorded = suite.recorder.keep(judgement, measurement, where())
         except DecodegateError:
@@ -242,6 +253,14 @@ class Perf:
         return self._conclude(
             judgement, recorded, measurement.replicates, tuple(ranks) if isinstance(ranks, list) else ()
         )
+
+    def _conclude_error(self, metric: Metric, level: Level, error: ServerError) -> Result:
+        """A server that failed is a row of the table, too: INVALID, with what it said."""
+        __tracebackhide__ = True
+        self._suite.doubt(error)
+        reasons = (f"{type(error).__name__}: {error}",)
+        judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=reasons)
+        return self._conclude(judgement, None, ())
 
     def _conclude_against(self, judgement: Judgement, replicates: Sequence[Replicate]) -> Result:
         """As `_conclude`, of a metric that was measured on two stacks: nothing is recorded."""
@@ -303,9 +322,13 @@ class Perf:
         return replace(metric, tolerance=self._suite.settings.tolerance(metric.name, own))
 
     def _invalid_if_wedged(self, metric: Metric, level: Level) -> Result | None:
-        """INVALID, at once, on GPUs that an earlier test left wedged: each try would cost its deadline. Else None."""
+        """INVALID, at once, on GPUs or a server that an earlier test left wedged; None where all is well.
+
+        Each try would cost its deadline.
+        """
         __tracebackhide__ = True
-        if not (reasons := self._suite.wedged()):
+        hung = self._suite.server.hung if level in ("window", "server") else ()
+        if not (reasons := self._suite.wedged() or hung):
             return None
 
         judgement = Judgement(self._with_band(metric), Verdict.INVALID, level, 0, None, reasons=reasons)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..errors import BadInput, DecodegateError, GangError, ServerError
+from ..errors import BadInput, DecodegateError, GangError, ServerError, ServerHung
 from ..resources import timeouts
 from ..resources.hardware import ENVIRONMENT, Devices
 from ..resources.lease import Tenancy
@@ -228,6 +228,10 @@ class Suite:
         """A test ended with `error`; if that may be the GPUs' fault they are asked before they are used again."""
         if isinstance(error, (GangError, ServerError)):
             self.devices.health.doubt(error)
+
+        cause = getattr(error, "cause", error)  # of one of two stacks
+        if isinstance(cause, ServerHung):
+            self.server.note_hung(cause)
 
     def wedged(self) -> tuple[str, ...]:
         """Why the GPUs cannot be used any more, a sentence for each; asked of them only after a failure."""

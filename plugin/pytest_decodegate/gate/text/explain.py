@@ -50,15 +50,16 @@ def headline(judgement: Judgement) -> str:
 
 
 def _change(judgement: Judgement) -> str:
-    change = _percent(judgement.change)
+    band = judgement.metric.tolerance
+    change = _percent(judgement.change, band)
     if judgement.untold is not None:
         return f"{change} (+ is worse, noise unknown)"
 
-    return f"{change} [{_percent(judgement.lo)}, {_percent(judgement.hi)}] (+ is worse)"
+    return f"{change} [{_percent(judgement.lo, band)}, {_percent(judgement.hi, band)}] (+ is worse)"
 
 
-def _percent(fraction: float | None) -> str:
-    return "unknown" if fraction is None else format_percent(fraction)
+def _percent(fraction: float | None, band: float) -> str:
+    return "unknown" if fraction is None else format_percent(fraction, beside=band)
 
 
 def _value(judgement: Judgement, value: float | None) -> str:
