@@ -118,8 +118,7 @@ def measure(client: Callable[[Endpoint, int], float], tokens_per_step: int, seco
         cpu_us = (time.process_time() - before) / tokens / CONCURRENCY * 1e6
         sent = statistics.median(server.sent_tpot_s())
 
-    asked = (steps - 1) * STEP_SECONDS / (tokens - 1)
-    return Run(abs(found / sent - 1), cpu_us, abs(sent / asked - 1) < KEPT_PACE)
+    return Run(abs(found / sent - 1), cpu_us, abs(sent * tokens_per_step / STEP_SECONDS - 1) < KEPT_PACE)
 
 
 def serve_commands(name: str) -> None:

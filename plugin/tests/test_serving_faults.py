@@ -33,7 +33,7 @@ def scripted() -> Iterator[ScriptedServer]:
     server.close()
 
 
-def grouped(sizes: list[int], counted_by: str, paces: list[float]) -> Handler:
+def grouped(sizes: list[int], counted_by: str, paces: list[float], pace_s: float = PACE_SECONDS) -> Handler:
     """Tokens at an exact pace, in chunks of `sizes`, each sent when its last token is made; `paces` gets the real one.
 
     counted_by: what the server tells: "ids", "usage" in each chunk, or "sum" at the end.
@@ -46,7 +46,7 @@ def grouped(sizes: list[int], counted_by: str, paces: list[float]) -> Handler:
         began = time.monotonic()
         for size in sizes:
             made += size
-            await asyncio.sleep(began + made * PACE_SECONDS - time.monotonic())
+            await asyncio.sleep(began + made * pace_s - time.monotonic())
             choice: dict[str, Any] = {"text": "x" * size, "finish_reason": "length" if made == total else None}
             body: dict[str, Any] = {"choices": [choice]}
             if counted_by == "ids":
@@ -295,6 +295,43 @@ def unused_tcp() -> Iterator[int]:
         thread = threading.Thread(target=greet, daemon=True)
         thread.start()
         yield listening.getsockname()[1]
+
+
+UPGRADE = """
+    import pytest
+    from pytest_decodegate.metric import Metric
+    from pytest_decodegate.measure.window import Load
+
+
+    @pytest.mark.perf
+    def test_tpot(perf, server):
+        perf.measure_tpot(Metric.of("tpot", "serving", tolerance=0.3), server, Load(1, 4, 24, 2))
+"""
+
+
+@pytest.mark.parametrize(("told", "verdict"), [("ids", "REGRESSED"), ("sum", "INVALID")])
+def test_a_server_twice_as_slow_does_not_pass_by_holding_tokens_back(
+    pytester: pytest.Pytester, scripted: ScriptedServer, told: str, verdict: str
+) -> None:
+    """With 18 of 24 tokens in its first chunk it was the faster one by the old formula, at half the pace."""
+    slow = ScriptedServer()
+    scripted.completion = grouped([1] * 24, "ids", [])
+    slow.completion = grouped([18] + [1] * 6, told, [], 2 * PACE_SECONDS)
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(UPGRADE)
+    stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={slow.url}")
+    try:
+        pytester.runpytest_inprocess(
+            "-m", "perf", *stacks, "--perf-report=report.jsonl", "--perf-replicates=4", "--perf-max-replicates=4"
+        )
+    finally:
+        slow.close()
+
+    rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    (row,) = (row for row in rows if "verdict" in row)
+    assert row["verdict"] == verdict
+    if verdict == "REGRESSED":
+        assert row["change"] > 0.5
 
 
 WEDGED = """

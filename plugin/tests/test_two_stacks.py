@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_decodegate.cli import main
 from pytest_decodegate.commands.two_stacks import measured
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.decision import Answer
@@ -40,6 +41,15 @@ def test_a_stack_reaches_pytest_part_by_part_and_the_users_arguments_come_last(m
     assert told[:2] == ["-m", "perf and (slow or fast)"]
     assert told[2:5] == ["--perf-against=this", "--perf-stack=env:A=1,2", "--perf-stack=env:B=x y"]
     assert told[-2:] == ["-k", "x"]
+
+
+def test_what_is_allowed_to_differ_reaches_pytest_as_a_declared_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Pytest(monkeypatch)
+    sides = ["--base", "server=http://a:1", "--candidate", "server=http://b:1"]
+    assert main(["upgrade", *sides, "--allow", "model", "--", "-k", "x"]) == Answer.NOT_PROVEN.status
+    assert run.arguments[-3:] == ["--perf-change=model", "-k", "x"]
 
 
 def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

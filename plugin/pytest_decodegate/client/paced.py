@@ -168,7 +168,8 @@ class _Connection(asyncio.Protocol):
         if self._next == tokens:
             self._batch.streams.discard(self)
             self._transport.write(ending(tokens))
-            self._batch.tpot_s.append((now - self._first_s) / max(tokens - 1, 1))
+            # The tokens of the first step are charged with no time, as the client's formula has it.
+            self._batch.tpot_s.append((now - self._first_s) / max(tokens - self._batch.tokens_per_step, 1))
 
 
 def _content_length(head: bytes) -> int:

@@ -242,12 +242,22 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
+_WHAT_CHANGED = {
+    ("contract.formula", "tpot_client_v1", "tpot_client_v2"): (
+        "; the older one charged no time for the tokens of an answer's first arrival, and what it was off by is not in "
+        "the file"
+    )
+}
+"""Why two values of a field of the contract are two measurements, where the values do not say it."""
+
+
 def _another(differences: Sequence[Difference]) -> Iterator[str]:
     """Why this is another measurement; what ran instead is named kernel by kernel."""
     yield from swaps_told(filter(is_swap, differences))
     for one in differences:
         if not is_swap(one):
-            yield f"{one.field}: {one.base!r} in the baseline, {one.new!r} now"
+            why = _WHAT_CHANGED.get((one.field, str(one.base), str(one.new)), "")
+            yield f"{one.field}: {one.base!r} in the baseline, {one.new!r} now{why}"
 
 
 def identity_differences(stored: StoredMetric, metric: Metric, level: Level) -> Iterator[Difference]:

@@ -194,7 +194,7 @@ class SweepSource:
     def _window(self, load: Load) -> Window:
         self._progress.tick(f"{self._name}: {load.concurrency} streams")
         loop = ClosedLoop(self._server, load)
-        loop.warm_up(self._warm_up_seconds)
+        loop.warm_up(self._warm_up_seconds, lambda waited: self._progress.tick(f"{self._name}: warming up, {waited}"))
         return loop.window()
 
 
