@@ -45,7 +45,7 @@ def test_the_server_says_how_it_really_sent() -> None:
 
         took_s = time.monotonic() - began_s
         (sent_s,) = server.sent_tpot_s()
-        assert 0 < 4 * sent_s <= took_s
+        assert 0 <= 4 * sent_s <= took_s
         assert took_s > 3 * server.step_seconds
         assert server.sent_tpot_s() == []
 

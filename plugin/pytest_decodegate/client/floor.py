@@ -48,7 +48,7 @@ def client_floor(concurrency: int) -> Floor:
         cpu_s = time.process_time() - before_s
         sent = statistics.median(server.sent_tpot_s())
 
-    if not times:
+    if not (times and sent):
         raise ServerError("every answer of the loopback server came in one piece: this host is too busy to time one")
 
     return Floor(concurrency, statistics.median(times) / sent - 1, cpu_s / (_TOKENS * concurrency))

@@ -78,16 +78,9 @@ class RequestTiming:
         return all(tokens for _, tokens in self.arrivals)
 
     @property
-    def first_burst(self) -> tuple[float, int]:
-        """When the last of the chunks came that came at once at the beginning, and how many tokens they hold."""
-        tokens = 0
-        for (at_s, count), (next_s, _) in pairwise(self.arrivals):
-            tokens += count
-            # What a token takes is known the better, the more of the burst is taken away.
-            if next_s - at_s > AT_ONCE * (self.last_token_s - at_s) / (self.tokens - tokens):
-                return at_s, tokens
-
-        return self.last_token_s, self.tokens
+    def first_burst(self) -> Arrival:
+        """What came at once at the beginning, as one arrival."""
+        return first_burst(self.arrivals)
 
     @property
     def tpot_s(self) -> float | None:
@@ -168,6 +161,19 @@ def _read_ordinary(exchange: Exchange) -> RequestTiming | None:
     ended_s = exchange.pieces[-1][0]
     answer.add(ended_s, [Event("message", _DONE)])
     return answer.timing(exchange, ended_s)
+
+
+def first_burst(arrivals: Sequence[Arrival]) -> Arrival:
+    """When the last of the chunks came that came at once at the beginning, and how many tokens they hold in all."""
+    last_s, left = arrivals[-1][0], sum(tokens for _, tokens in arrivals)
+    burst = 0
+    for (at_s, tokens), (next_s, _) in pairwise(arrivals):
+        burst, left = burst + tokens, left - tokens
+        # What a token takes is known the better, the more of the burst is taken away.
+        if next_s - at_s > AT_ONCE * (last_s - at_s) / left:
+            return at_s, burst
+
+    return last_s, burst + arrivals[-1][1]
 
 
 class TokenClock:
