@@ -390,6 +390,7 @@ def test_a_server_that_fails_is_a_row_of_the_table(pytester: pytest.Pytester, sc
     result = pytester.runpytest_inprocess("-m", "perf", "-k", "tpot", f"--perf-server={scripted.url}")
     assert result.parseoutcomes() == {"failed": 2, "deselected": 1}
     result.stdout.fnmatch_lines(["*- ServerError: *EngineCore died*", "second *INVALID *0 x window"])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_the_least_that_is_read_of_a_head_is_bounded() -> None:

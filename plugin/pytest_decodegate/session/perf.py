@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..serving.server import Server
     from .session import Suite
 
+
+T = TypeVar("T")
 
 SAMPLING_SHARE = 1 / 8
 """Part of the band that the sampling error of one replicate may take; what is left is for differences of processes."""
@@ -55,6 +57,14 @@ class Source(Protocol):
 
     def take(self, count: int) -> Sequence[Replicate]:
         """Measure `count` more replicates; none at all if the numbers turn out wrong."""
+
+
+def _or_error(ask: Callable[[], T]) -> T | ServerError:
+    """What `ask` gives, or the server's error: pytest would show the traceback of one that is being handled."""
+    try:
+        return ask()
+    except ServerError as error:
+        return error
 
 
 class Perf:
@@ -134,11 +144,11 @@ class Perf:
 
         restart = suite.server.fresh if suite.settings.server_restarts else None
         source = suite.window_source(metric.name, server, load, restart)
-        try:
-            source.wrong = suite.answers.problem(server)
-        except ServerError as error:
-            return self._conclude_error(metric, source.level, error)
+        wrong = _or_error(lambda: suite.answers.problem(server))
+        if isinstance(wrong, ServerError):
+            return self._conclude_error(metric, source.level, wrong)
 
+        source.wrong = wrong
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 
     def measure_plateau(self, metric: Metric, server: Server, load: Load, *, most: int) -> Result:
@@ -165,11 +175,11 @@ class Perf:
             progress=suite.progress,
             warm_up_seconds=suite.settings.warm_up_seconds,
         )
-        try:
-            source.wrong = suite.answers.problem(server)
-        except ServerError as error:
-            return self._conclude_error(metric, source.level, error)
+        wrong = _or_error(lambda: suite.answers.problem(server))
+        if isinstance(wrong, ServerError):
+            return self._conclude_error(metric, source.level, wrong)
 
+        source.wrong = wrong
         return self.gate(metric, source, lambda: suite.provenance_of(server))
 
     def measure_quality(self, server: Server) -> Result:
@@ -239,10 +249,11 @@ class Perf:
         suite.claim(metric.name, self._item.nodeid)
         suite.recorder.check()
         where = provenance or (lambda: suite.provenance)
-        try:
-            judgement, measurement = self._settle(self._with_band(metric), source, where)
-        except ServerError as error:
-            return self._conclude_error(metric, source.level, error)
+        settled = _or_error(lambda: self._settle(self._with_band(metric), source, where))
+        if isinstance(settled, ServerError):
+            return self._conclude_error(metric, source.level, settled)
+
+        judgement, measurement = settled
         try:
             recorded = suite.recorder.keep(judgement, measurement, where())
         except DecodegateError:
