@@ -123,14 +123,17 @@ def _facts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
 
 
 def _bursts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
-    """Tokens that came at once: at most at the beginning, and after it; nothing where they are not counted."""
+    """Tokens that came at once at the beginning, and at most after it, of the median answer, which a busy host spares.
+
+    Nothing where they are not counted.
+    """
     counted = [timing for timing in measured if timing.is_counted]
     if not counted:
         return {}
 
     return {
-        "first_arrival_tokens": max(timing.first_burst[1] for timing in counted),
-        "largest_burst_tokens": max(timing.largest_burst for timing in counted),
+        "first_arrival_tokens": statistics.median_low(timing.first_burst[1] for timing in counted),
+        "largest_burst_tokens": statistics.median_low(timing.largest_burst for timing in counted),
     }
 
 

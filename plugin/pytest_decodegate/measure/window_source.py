@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import TYPE_CHECKING
 
 from ..client.floor import Floor, client_floor
@@ -181,16 +181,16 @@ def _floor_notes(floor: Floor | str) -> Iterator[str]:
 def _held_back(windows: Sequence[Window]) -> Iterator[str]:
     """That answers begin with a burst, which TTFT then is of, and how coarse the rest comes."""
     first, burst = (
-        max((int(str(window.facts.get(name, 0))) for window in windows), default=0)
+        median_low([int(str(window.facts.get(name, 0))) for window in windows] or [0])
         for name in ("first_arrival_tokens", "largest_burst_tokens")
     )
     if first > 1:
         yield (
-            f"the first arrival of an answer held up to {first} tokens: TPOT is of those after it, and TTFT the time "
-            "until something let them go"
+            f"the first arrival of an answer held {first} tokens: TPOT is of those after it, and TTFT the time until "
+            "something let them go"
         )
     if burst > 1:
-        yield f"up to {burst} tokens came at once: TPOT is right on average, the time between two tokens is unknown"
+        yield f"{burst} tokens came at once: TPOT is right on average, the time between two tokens is unknown"
 
 
 def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
