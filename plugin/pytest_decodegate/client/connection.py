@@ -170,10 +170,12 @@ class Answer:
 
     def _note_done(self, data: bytes) -> None:
         """See [DONE] on a line of its own, also where reads cut it; inside JSON no line can begin."""
-        if b"[DONE]" in data or b"[DONE]" in self._tail + data[:_DONE_BYTES]:
-            self.is_done = _DONE.search(self._tail + data) is not None
+        before, is_whole = self._tail, data.endswith(b"\n")
+        if b"[DONE]" in data or (before != b"\n" and b"[DONE]" in before + data[:_DONE_BYTES]):
+            self.is_done = _DONE.search(before + data) is not None
 
-        self._tail = data[-_DONE_BYTES:] if len(data) >= _DONE_BYTES else (self._tail + data)[-_DONE_BYTES:]
+        # Of whole lines, as nearly all data is, nothing but the end of the last one matters to the next.
+        self._tail = b"\n" if is_whole else (before + data)[-_DONE_BYTES:]
 
     def end(self, error: Exception | None) -> None:
         """The connection is gone: the body ends with it, or never."""

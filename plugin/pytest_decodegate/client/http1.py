@@ -147,19 +147,18 @@ class _Framing(Protocol):
 
 
 class _Chunked:
-    """RFC 9112, section 7.1: chunks of told lengths, the last one empty, then trailers that are skipped."""
+    """RFC 9112, section 7.1: chunks of told lengths, the last one empty, then trailers that are skipped.
+
+    is_between: whether the next byte begins a chunk.
+    """
 
     def __init__(self) -> None:
+        self.is_between = True
         self.ended = False
         self.spare = b""
         self._line = bytearray()
         self._left = 0  # of the chunk that is being read, with its line end
         self._in_trailers = False
-
-    @property
-    def is_between(self) -> bool:
-        """Whether the next byte begins a chunk."""
-        return not (self._left or self._line or self._in_trailers or self.ended)
 
     def feed(self, read: bytes) -> bytes:
         data, at = [], 0
@@ -176,6 +175,7 @@ class _Chunked:
         if self.ended:
             self.spare += read[at:]
 
+        self.is_between = not (self._left or self._line or self._in_trailers or self.ended)
         return b"".join(data)
 
     def _feed_line(self, read: bytes, at: int) -> int:
@@ -258,7 +258,8 @@ class Body:
     """The body of an answer with transfer and content coding taken off; most_bytes: of it, more raise NotHttp."""
 
     def __init__(self, head: Head, most_bytes: int) -> None:
-        self._framing = _framing(head)
+        self._framing = framing = _framing(head)
+        self._chunked = framing if isinstance(framing, _Chunked) else None
         self._unpacker = _unpacker(head.headers.get("content-encoding", "identity").lower())
         self._most_bytes = self._left = most_bytes
 
@@ -274,7 +275,7 @@ class Body:
 
     def feed(self, read: bytes) -> bytes:
         """The data that `read` brings; raises NotHttp for what is no body, and for more than was to be expected."""
-        data = self._whole(read)
+        data = whole_chunks(read) if self._chunked and self._chunked.is_between else None
         if data is None:
             data = self._framing.feed(read)
         if self._unpacker and data:
@@ -285,10 +286,6 @@ class Body:
             raise NotHttp(f"the answer is longer than {self._most_bytes / 2**20:.0f} MiB, and is not read on")
 
         return data
-
-    def _whole(self, read: bytes) -> bytes | None:
-        framing = self._framing
-        return whole_chunks(read) if isinstance(framing, _Chunked) and framing.is_between else None
 
     def _unpack(self, data: bytes) -> bytes:
         assert self._unpacker

@@ -190,7 +190,7 @@ def _held_back(windows: Sequence[Window]) -> Iterator[str]:
             "something let them go"
         )
     if burst > 1:
-        yield f"{burst} tokens came at once: TPOT is right on average, the time between two tokens is unknown"
+        yield "several tokens came at once: TPOT is right on average, the time between two tokens is unknown"
 
 
 def _uncounted(windows: Sequence[Window]) -> Iterator[str]:
