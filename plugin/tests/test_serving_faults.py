@@ -371,6 +371,27 @@ def test_a_wedged_server_costs_one_deadline_and_is_a_row_each_time(
     result.stdout.fnmatch_lines(["first: INVALID: *", "first *INVALID *0 x window", "second *INVALID *0 x window"])
 
 
+def test_one_of_two_stacks_that_hangs_ends_the_other_tests(pytester: pytest.Pytester, scripted: ScriptedServer) -> None:
+    hanging = ScriptedServer()
+    hanging.completion = streaming([token(1)], then_hang=True)
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(WEDGED)
+    stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={hanging.url}")
+    options = ("-m", "perf", "-k", "tpot", "--perf-warmup-timeout=1", "--perf-report=report.jsonl")
+    try:
+        pytester.runpytest_inprocess(*options, *stacks)
+        asked = len(hanging.prompts)
+    finally:
+        hanging.close()
+
+    rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    assert asked == 1
+    assert [(row["metric"], row["side"]) for row in rows if row.get("event") == "failed"] == [("first", "candidate")]
+    (second,) = (row for row in rows if "verdict" in row)
+    assert (second["metric"], second["verdict"]) == ("second", "INVALID")
+    assert second["reasons"][0].startswith("a server hung in this run, and is asked nothing more: ")
+
+
 def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
     pytester: pytest.Pytester, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
