@@ -34,7 +34,7 @@ def measure(perf: Perf, server: Server, concurrency: int) -> None:
 @pytest.mark.perf
 @pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
-    """(last token - first token) / (tokens - 1) per request, greedy, fresh random prompts, at a fixed concurrency."""
+    """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency."""
     measure(perf, server, concurrency)
 
 

@@ -61,7 +61,8 @@ def ours(endpoint: Endpoint, tokens: int) -> float:
             return await asyncio.gather(*asked)
 
     with no_garbage_collection():
-        return statistics.median(stream.read(exchange).tpot_s for exchange in uvloop.run(ask()))
+        times = (stream.read(exchange).tpot_s for exchange in uvloop.run(ask()))
+        return statistics.median(tpot_s for tpot_s in times if tpot_s is not None)
 
 
 def theirs(endpoint: Endpoint, tokens: int) -> float:
@@ -117,8 +118,7 @@ def measure(client: Callable[[Endpoint, int], float], tokens_per_step: int, seco
         cpu_us = (time.process_time() - before) / tokens / CONCURRENCY * 1e6
         sent = statistics.median(server.sent_tpot_s())
 
-    asked = (steps - 1) * STEP_SECONDS / (tokens - 1)
-    return Run(abs(found / sent - 1), cpu_us, abs(sent / asked - 1) < KEPT_PACE)
+    return Run(abs(found / sent - 1), cpu_us, abs(sent * tokens_per_step / STEP_SECONDS - 1) < KEPT_PACE)
 
 
 def serve_commands(name: str) -> None:

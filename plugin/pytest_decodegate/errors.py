@@ -7,6 +7,7 @@ DecodegateError
 │   ├── RankDied     a rank, or torchrun above it, is gone
 │   └── RankHung     a rank did not answer before its deadline
 └── ServerError   the inference server did not start, died, or broke the protocol
+    └── ServerHung   it was silent past its deadline
 """
 
 from __future__ import annotations
@@ -98,3 +99,9 @@ class ServerError(DecodegateError):
     """The inference server failed; the message quotes the end of its log."""
 
     usual = Cause.SERVER
+
+
+class ServerHung(ServerError):
+    """The inference server did not send a token, or a page, before a deadline."""
+
+    usual = Cause.HANG

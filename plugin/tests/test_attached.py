@@ -16,7 +16,7 @@ from scripted import ScriptedServer, answer, refusing, streaming
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.pairs import Contrast
-from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.machine.provenance import Provenance, parse_declared
 from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.reference.attached import NOT_RESTARTED, AttachedServers
 from pytest_decodegate.serving.server import Server, attach
@@ -144,6 +144,28 @@ def test_settings_that_differ_confound_unless_they_are_the_change(pair: tuple[Sc
     assert list(map(str, contrast.undeclared)) == ["flag:kv-cache-dtype: auto -> fp8"]
     assert servers(pair).contrast(of_versions | {"flag:kv-cache-dtype"}).undeclared == ()
     assert servers(pair).notes(contrast) == (NOT_RESTARTED,)
+
+
+def test_two_models_are_refused_before_anything_is_measured(pair: tuple[ScriptedServer, ScriptedServer]) -> None:
+    pair[0].models, pair[1].models = ["kimi"], ["kimi-k2.5"]
+    both = "the base serves 'kimi', the candidate 'kimi-k2"
+    with pytest.raises(BadInput, match=f"{both}.*: two models are not compared; .* --perf-change model"):
+        servers(pair).contrast(declared(*stacks(pair)))
+
+    assert parse_declared("model") == {"model"}  # what the message advises is not refused
+
+
+def test_two_names_of_one_model_are_compared_where_that_is_declared(
+    pair: tuple[ScriptedServer, ScriptedServer],
+) -> None:
+    pair[0].models, pair[1].models = ["kimi"], ["kimi-k2.5"]
+    both = servers(pair)
+    contrast = both.contrast(declared(*stacks(pair)) | {"model"})
+    assert "model: kimi -> kimi-k2.5" in map(str, contrast.differences)
+    assert contrast.undeclared == ()
+    facts = [both.server(side).given_facts for side in ("base", "candidate")]
+    assert facts[0] == facts[1] == {"model": "kimi = kimi-k2.5", "max_model_len": 512}
+    assert both.server("candidate").endpoint.model == "kimi-k2.5"
 
 
 def test_another_engine_is_another_version_and_no_confounder(pair: tuple[ScriptedServer, ScriptedServer]) -> None:

@@ -232,6 +232,7 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ("--perf-server-restarts=1", "--perf-server-restarts: '1' is not a whole number of at least 2"),
         ("--perf-quality-prompts=nowhere.jsonl", "--perf-quality-prompts: 'nowhere.jsonl' cannot be read*"),
         ("--perf-server-timeout=0", "--perf-server-timeout: '0' is not a number of seconds above zero"),
+        ("--perf-warmup-timeout=soon", "--perf-warmup-timeout: 'soon' is not a number of seconds above zero"),
         ("--perf-nnodes=0", "--perf-nnodes: '0' is not a whole number of at least 1"),
         (
             "--perf-nnodes=2",

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.text.quantity import format_band, format_percent, format_value, rounded_up_band
+from pytest_decodegate.gate.text.quantity import (
+    format_band,
+    format_interval,
+    format_percent,
+    format_value,
+    rounded_up_band,
+)
 from pytest_decodegate.metric import UNITS
 
 
@@ -39,6 +45,15 @@ def test_every_unit_can_be_written(unit: str) -> None:
 )
 def test_a_change_has_its_sign(fraction: float, text: str) -> None:
     assert format_percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0.0302, "+3.02 %"), (-0.02996, "-2.996 %"), (0.030000001, "+3.0000 %"), (0.03, "+3.0 %"), (0.031, "+3.1 %")],
+)
+def test_a_change_near_the_band_has_the_digits_that_tell_it_from_the_band(fraction: float, text: str) -> None:
+    assert format_percent(fraction, beside=0.03) == text
+    assert format_interval(fraction, 0.2, beside=0.03) == f"{text} .. +20.0 %"
 
 
 def test_a_size_has_none() -> None:

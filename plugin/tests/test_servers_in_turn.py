@@ -12,6 +12,7 @@ from pytest_decodegate.errors import ServerError
 from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.measure.answers import NoLogprobs
 from pytest_decodegate.measure.paired_source import SideName, StackFailed
 from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
@@ -35,6 +36,13 @@ class Fake:
         return self.taken
 
 
+class Silent(Fake):
+    """Answers of a server that gives no logprobs."""
+
+    def take(self, count: int) -> Taken:
+        raise NoLogprobs("the server answers without logprobs")
+
+
 @dataclass
 class Host:
     """Two stacks whose servers take 20 ms a token, times `slower` on the candidate, with a scatter between starts.
@@ -50,6 +58,7 @@ class Host:
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)
     minutes: int = 0
+    without_logprobs: tuple[str, ...] = ()
     length: dict[SideName, int] = field(default_factory=lambda: {"base": 512, "candidate": 512})
 
     def start(self, side: SideName) -> Any:
@@ -68,6 +77,9 @@ class Host:
 
     def questions(self, server: Any) -> Any:
         self.asked.append(server)
+        if server in self.without_logprobs:
+            return Silent(Taken("window"))
+
         passes = [quality.to_json([self.answers[server]] * 8) for _ in range(2)]
         return Fake(Taken("window", tuple(Replicate((100.0,), {"answers": one}) for one in passes)))
 
@@ -148,3 +160,34 @@ def test_a_server_that_does_not_start_names_its_stack_and_keeps_what_the_base_ga
 
     assert raised.value.side == fails[0]
     assert len(raised.value.base) == kept
+
+
+@pytest.mark.parametrize(
+    ("without", "who"), [(("base", "candidate"), "the base and the candidate"), (("base",), "the base")]
+)
+def test_answers_that_the_base_cannot_judge_either_are_a_note(without: tuple[str, ...], who: str) -> None:
+    judgement = Host(without_logprobs=without).judgement()
+    assert judgement.verdict is Verdict.PASS
+    assert f"the answers were not compared: {who} answers without logprobs" in judgement.notes
+
+
+def test_a_candidate_that_alone_lost_its_logprobs_is_blamed() -> None:
+    with pytest.raises(StackFailed, match="the candidate failed: NoLogprobs") as raised:
+        Host(without_logprobs=("candidate",)).judgement()
+
+    assert raised.value.side == "candidate"
+
+
+def test_servers_that_drift_apart_are_no_level() -> None:
+    host = Host()
+    attached = replace(host.servers(), level="window", window=lambda server: drifting(host, server))
+    judgement = host.judgement(servers=attached)
+    assert judgement.verdict is Verdict.INVALID
+    assert any("the two servers drifted apart by" in reason for reason in judgement.reasons)
+
+
+def drifting(host: Host, server: Any) -> Fake:
+    """A window whose candidate takes 2 % longer each time."""
+    host.minutes += 1
+    value = 0.02 * (1.02**host.minutes if server == "candidate" else 1.0)
+    return Fake(Taken("window", (Replicate((value,)),)))

@@ -30,8 +30,8 @@ GOOD = {
 }
 
 
-def broken(received: Received = RECEIVED, missing: tuple[str, ...] = (), **changes: float) -> str:
-    return " | ".join(check(Counters({**GOOD, **changes}, missing), received).broken)
+def broken(received: Received = RECEIVED, **changes: float) -> str:
+    return " | ".join(check(Counters({**GOOD, **changes}), received).broken)
 
 
 def test_parse_sums_over_labels() -> None:
@@ -41,16 +41,45 @@ def test_parse_sums_over_labels() -> None:
     assert counters.values == {**GOOD, "prefix_hits": 5.0}
 
 
-@pytest.mark.parametrize("page", [None, "", "<html>", "sglang:num_running_reqs 3\nprocess_cpu_seconds_total 1\n"])
-def test_a_page_without_vllm_series_is_no_counters(page: str | None) -> None:
+ROUTER = 'vllm:current_qps{server="http://e:8000"} 1.5\nvllm:num_requests_running{server="http://e:8000"} 2\n'
+
+
+@pytest.mark.parametrize(
+    "page", [None, "", "<html>", "sglang:num_running_reqs 3\nprocess_cpu_seconds_total 1\n", ROUTER]
+)
+def test_a_page_without_the_series_of_an_engine_is_no_counters(page: str | None) -> None:
     assert parse(page) is None
 
 
-def test_a_missing_series_is_named_and_never_zero() -> None:
-    counters = parse("\n".join(line for line in PAGE.splitlines() if "preemptions" not in line))
+@pytest.mark.parametrize("number", ["", "NaN", "nonsense"])
+def test_a_series_without_a_number_is_one_check_less_and_all_others_are_made(number: str) -> None:
+    lines = [line for line in PAGE.splitlines() if "preemptions" not in line]
+    counters = parse("\n".join([*lines, f"vllm:num_preemptions_total {number}" if number else ""]))
     assert counters
     assert "preemptions" not in counters.values
-    assert "no vllm:num_preemptions_total" in check(counters.since(Counters({})), RECEIVED).broken[0]
+    result = check(Counters({**GOOD, **counters.values}).since(Counters(dict.fromkeys(counters.values, 0.0))), RECEIVED)
+    assert result.broken == ("5 tokens came from the prefix cache; start vLLM with --no-enable-prefix-caching",)
+    assert result.unchecked == "preemptions (its /metrics has no number for vllm:num_preemptions_total)"
+
+
+def test_what_only_one_of_two_pages_knows_is_not_checked() -> None:
+    before = {name: 0.0 for name in GOOD if name != "queue_sum"}
+    assert check(Counters(GOOD).since(Counters(before)), RECEIVED).unchecked.startswith("waiting in its queue (its")
+
+
+def test_a_page_that_is_gone_checks_nothing_and_blames_nobody() -> None:
+    result = check(Counters({}).since(Counters(GOOD)), RECEIVED)
+    assert result.broken == ()
+    assert result.unchecked.startswith("TPOT, the number of requests, ")
+
+
+def test_a_disagreement_names_the_burst_at_the_beginning() -> None:
+    assert "up to 30 tokens came with the first arrival" in broken(Received(4, 128, 0.009, 2.0, first_tokens=30))
+    assert "first arrival" not in broken(Received(4, 128, 0.009, 2.0))
+
+
+def test_what_the_client_cannot_time_is_not_compared() -> None:
+    assert broken(Received(4, 128, None, 2.0)) == ""
 
 
 def test_older_names_are_found() -> None:
@@ -88,7 +117,7 @@ def test_a_server_that_drafted_nothing_accepted_nothing() -> None:
 
 @given(st.text(max_size=200))
 def test_any_page_is_read_without_error(page: str) -> None:
-    assert parse("vllm:a 1\n" + page) is not None
+    assert parse("vllm:num_preemptions 1\n" + page) is not None
 
 
 def test_since() -> None:

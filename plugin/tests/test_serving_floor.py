@@ -6,9 +6,9 @@ import urllib.request
 import pytest
 
 from pytest_decodegate.client.floor import STEP_SECONDS, client_floor
+from pytest_decodegate.client.http1 import whole_chunks
 from pytest_decodegate.client.paced import ending, frames, paced
 from pytest_decodegate.client.stream import Exchange, read
-from pytest_decodegate.client.tap import whole_chunks
 from pytest_decodegate.errors import ServerError
 
 
@@ -26,7 +26,7 @@ def test_the_frames_are_an_answer() -> None:
     data = [whole_chunks(step) for step in steps]
     pieces = tuple((2.0 * number, piece) for number, piece in enumerate(data) if piece)
     timing = read(Exchange(0.0, pieces, 3))
-    assert (timing.tokens, timing.counted_by, timing.tpot_s, timing.prompt_tokens) == (3, "token_ids", 1.0, 16)
+    assert (timing.tokens, timing.counted_by, timing.tpot_s, timing.prompt_tokens) == (3, "token_ids", 2.0, 16)
     assert ending(3).endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
 
 
@@ -45,7 +45,7 @@ def test_the_server_says_how_it_really_sent() -> None:
 
         took_s = time.monotonic() - began_s
         (sent_s,) = server.sent_tpot_s()
-        assert 0 < 4 * sent_s <= took_s
+        assert 0 <= 4 * sent_s <= took_s
         assert took_s > 3 * server.step_seconds
         assert server.sent_tpot_s() == []
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted import TOKENS, ScriptedServer, answer, streaming
+from scripted import TOKENS, ScriptedServer, answer, event, streaming
 
 from pytest_decodegate.client.floor import Floor
 from pytest_decodegate.errors import ServerError
@@ -149,11 +149,20 @@ def test_speculative_decoding_is_reported_from_the_servers_counters(scripted: Sc
 def test_without_counters_of_the_server_a_reader_is_told_what_is_not_checked(scripted: ScriptedServer) -> None:
     windows = source(scripted)
     windows.take(2)
-    uncounted = "TPOT, cache hits and preemptions are not checked by the server's own count"
+    uncounted = "TPOT, the number of requests, the number of tokens, cache hits, preemptions, waiting in its queue"
     assert windows.taken.notes[:2] == (
-        f"{uncounted}: the server has no /metrics of vLLM",
+        f"not checked by the server's own count: {uncounted} (the server has no /metrics of vLLM)",
         "kernels compiled inside a window go unseen: the log of an attached server is not ours to read",
     )
+
+
+def test_answers_that_begin_with_a_burst_are_noted(scripted: ScriptedServer) -> None:
+    first = event({"choices": [{"text": "abc", "token_ids": [1, 2, 3], "finish_reason": None}]})
+    scripted.completion = streaming([first, *answer()[3:]], pause_s=0.03)
+    windows = source(scripted)
+    (replicate,) = windows.take(1).replicates
+    assert replicate.facts["first_arrival_tokens"] == 3
+    assert windows.taken.notes[0].startswith("the first arrival of an answer held 3 tokens: TPOT is of those after it")
 
 
 @pytest.mark.parametrize(

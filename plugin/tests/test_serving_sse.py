@@ -1,9 +1,12 @@
+import time
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.client.sse import Event, EventParser
+from pytest_decodegate.client.sse import MOST_LINE_BYTES, Event, EventParser
+from pytest_decodegate.errors import ServerError
 
 STREAM = (
     '﻿: keep-alive\r\n\r\ndata: {"text": "grün 🙂"}\n\ndata: one\rdata:two\r\revent: error\r\ndata:  three\r\n\r\n'
@@ -71,3 +74,35 @@ def test_pieces_of_whole_events_read_as_any_other(lines: list[str], again: bool)
     stream = "".join(line + "\n" for line in lines).encode()
     pieces = [b"data: 0\n\n", stream, *([stream] if again else [])]
     assert parse(pieces) == parse([bytes([byte]) for byte in b"".join(pieces)])
+
+
+def cpu_seconds(kilobytes: int) -> float:
+    """Of a line of so many KiB in reads of 1 KiB, the least of three."""
+    found = []
+    for _ in range(3):
+        parser, began = EventParser(), time.process_time()
+        for _ in range(kilobytes):
+            parser.feed(b"x" * 1024)
+
+        assert parser.feed(b"\n\n") == []
+        found.append(time.process_time() - began)
+
+    return min(found)
+
+
+def test_a_line_costs_what_its_bytes_cost() -> None:
+    short, long = cpu_seconds(256), cpu_seconds(4000)
+    # Quadratic it would cost sixteen times as much a byte.
+    assert long / 4000 < 4 * max(short, 1e-4) / 256
+
+
+def test_a_line_without_end_is_refused() -> None:
+    parser = EventParser()
+    with pytest.raises(ServerError, match="a line of more than 4 MiB, which is no chunk of an answer"):
+        for _ in range(MOST_LINE_BYTES // 65_536 + 1):
+            parser.feed(b"x" * 65_536)
+
+
+@given(st.lists(st.sampled_from([b"data: a", b"\r", b"\n", b"b"]), max_size=12))
+def test_line_ends_that_are_cut_make_no_difference(pieces: list[bytes]) -> None:
+    assert parse(pieces) == parse([b"".join(pieces)])

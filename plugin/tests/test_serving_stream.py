@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.client.stream import Exchange, RequestTiming, read
+from pytest_decodegate.client.stream import Exchange, RequestTiming, TokenClock, read
 from pytest_decodegate.errors import ServerError
 
 DONE = "[DONE]"
@@ -148,7 +148,7 @@ def test_what_is_not_of_the_format_is_quoted(data: str) -> None:
 
 
 def test_a_single_token_has_no_time_per_token() -> None:
-    assert timing_of((11.0, chunk(token_ids=[1], finish_reason="length")), (11.0, DONE), asked=1).tpot_s == 0
+    assert timing_of((11.0, chunk(token_ids=[1], finish_reason="length")), (11.0, DONE), asked=1).tpot_s is None
 
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=20), st.lists(st.integers(0, 10**6), max_size=10))
@@ -187,3 +187,72 @@ def test_the_quick_way_of_reading_gives_what_the_slow_one_gives(reads: list[list
             outcomes.append(str(error))
 
     assert outcomes[0] == outcomes[1]
+
+
+def sent(groups: list[list[int]], pace_s: float, counted_by: str, late_s: float = 0.0) -> Exchange:
+    """Tokens made every `pace_s`; those of a group leave when its last is made, in chunks of so many tokens.
+
+    late_s: between two chunks of a group, as a network cuts a burst.
+    """
+    pieces, made = [], 0
+    total = sum(map(sum, groups))
+    for group in groups:
+        at_s = (made + sum(group)) * pace_s
+        for number, tokens in enumerate(group):
+            made += tokens
+            choice: dict[str, Any] = {"text": "x" * tokens, "finish_reason": "length" if made == total else None}
+            body: dict[str, Any] = {"choices": [choice]}
+            if counted_by == "token_ids":
+                choice["token_ids"] = [7] * tokens
+            elif counted_by == "continuous_usage":
+                body["usage"] = {"completion_tokens": made}
+
+            pieces.append((at_s + number * late_s, event(body)))
+
+    pieces += [(pieces[-1][0], event(final_usage(total))), (pieces[-1][0], event(DONE))]
+    return Exchange(0.0, tuple(pieces), total)
+
+
+GROUPS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), min_size=1, max_size=12)
+
+
+@given(GROUPS, st.floats(1e-4, 0.5), st.sampled_from(["token_ids", "continuous_usage", "final_usage"]), st.booleans())
+def test_any_grouping_of_tokens_gives_the_pace_or_nothing(
+    groups: list[list[int]], pace_s: float, counted_by: str, is_cut: bool
+) -> None:
+    late_s = 0.002 * pace_s if is_cut else 0.0
+    timing = read(sent(groups, pace_s, counted_by, late_s))
+    # A burst that the network cuts ends later by what its chunks are apart: the resolution.
+    resolution = 5 * late_s / pace_s
+    if len(groups) == 1:
+        assert timing.tpot_s is None  # all at once: no time has passed
+    elif timing.tpot_s is None:
+        assert not timing.is_counted
+        assert sum(map(sum, groups)) > sum(map(len, groups))
+    else:
+        assert timing.tpot_s == pytest.approx(pace_s, rel=1e-6 + resolution)
+
+
+@given(st.integers(1, 100), st.integers(2, 100), st.floats(1e-3, 0.1))
+def test_a_slower_server_never_looks_faster_by_what_it_holds_back(held: int, then: int, pace_s: float) -> None:
+    honest = read(sent([[1]] * (held + then), pace_s, "token_ids")).tpot_s
+    slower = read(sent([[held], *[[1]] * then], 1.2 * pace_s, "token_ids")).tpot_s
+    assert honest
+    assert slower == pytest.approx(1.2 * honest)
+
+
+def test_one_token_per_arrival_is_timed_as_it_always_was() -> None:
+    times = [11.0, 11.02, 11.09, 11.1, 11.2]  # tokens that come unevenly, but not at once
+    timing = timing_of(*((at_s, chunk(token_ids=[1])) for at_s in times), (11.2, DONE), asked=5)
+    assert timing.tpot_s == pytest.approx((times[-1] - times[0]) / (len(times) - 1))
+
+
+def test_the_clock_of_tokens_runs_with_tokens_alone() -> None:
+    clock = TokenClock(1.0)
+    pieces = [(2.0, b": ping\n\n"), (3.0, event({"choices": []})), (4.0, event(chunk(text="")))]
+    assert clock.read(pieces) == 1.0
+    pieces += [(5.0, event(chunk(token_ids=[1]))[:9]), (6.0, event(chunk(token_ids=[1]))[9:])]
+    assert clock.read(pieces) == 6.0
+    pieces += [(7.0, event(with_usage(chunk(text=""), 2))), (8.0, event(with_usage(chunk(text=""), 2)))]
+    assert (clock.read(pieces), clock.tokens) == (7.0, 2)
+    assert clock.read([*pieces, (9.0, event(final_usage(2))), (9.5, event("nonsense")), (9.9, event(DONE))]) == 7.0

@@ -55,7 +55,7 @@ def test_a_perfect_window() -> None:
     assert window.ttft_s == pytest.approx([STEP_S] * 4)
     assert window.output_tok_s == pytest.approx(2 * 5 / (6 * STEP_S))
     assert window.facts["requests_per_s"] == pytest.approx(2 / (6 * STEP_S))
-    assert window.facts["formula"] == "tpot_client_v1"
+    assert window.facts["formula"] == "tpot_client_v2"
     assert window.facts["counted_by"] == "token_ids"
     assert window.facts["latency_median_s"] == pytest.approx(5 * STEP_S)
     assert window.facts["itl_s"] == pytest.approx(dict.fromkeys(["p50", "p90", "p99", "max"], STEP_S))
@@ -63,20 +63,67 @@ def test_a_perfect_window() -> None:
 
 def test_no_time_between_tokens_is_told_where_a_chunk_holds_several() -> None:
     body = {"choices": [{"text": "ab", "token_ids": [1, 2], "finish_reason": None}]}
-    last = {"choices": [{"text": "cde", "token_ids": [3, 4, 5], "finish_reason": "length"}]}
+    more = {"choices": [{"text": "c", "token_ids": [3], "finish_reason": None}]}
+    last = {"choices": [{"text": "de", "token_ids": [4, 5], "finish_reason": "length"}]}
     exchanges = [
         replace(
             one,
             pieces=tuple(
                 (one.sent_s + at, f"data: {json.dumps(chunk)}\n\n".encode())
-                for at, chunk in ((0.01, body), (0.05, last))
+                for at, chunk in ((0.01, body), (0.025, more), (0.05, last))
             ),
         )
         for one in steady()
     ]
     window = read(recording(exchanges), LOAD)
-    assert window.tpot_s == pytest.approx([0.01] * 4)
+    assert window.tpot_s == pytest.approx([0.04 / 3] * 4)
     assert "itl_s" not in window.facts
+    assert (window.facts["first_arrival_tokens"], window.facts["largest_burst_tokens"]) == (2, 2)
+
+
+def regrouped(one: Exchange, chunks: list[tuple[float, list[int]]], *, usage: int | None = None) -> Exchange:
+    """`one` with other chunks: when each came, and the ids in it, left out where `usage` is the only count."""
+    pieces = []
+    for number, (at_s, ids) in enumerate(chunks, start=1):
+        finish = "length" if number == len(chunks) else None
+        choice = {"text": "é" * len(ids), "finish_reason": finish, **({} if usage else {"token_ids": ids})}
+        pieces.append((one.sent_s + at_s, f"data: {json.dumps({'choices': [choice]})}\n\n".encode()))
+
+    if usage:
+        body = {"choices": [], "usage": {"completion_tokens": usage}}
+        pieces.append((pieces[-1][0], f"data: {json.dumps(body)}\n\n".encode()))
+
+    return replace(one, pieces=tuple(pieces))
+
+
+def test_a_first_arrival_of_several_tokens_makes_no_server_faster() -> None:
+    chunks = [(3 * STEP_S, [1, 2, 3]), (4 * STEP_S, [4]), (5 * STEP_S, [5])]
+    window = read(recording([regrouped(one, chunks) for one in steady()], counters=counted()), LOAD)
+    assert window.broken == ()
+    assert window.tpot_s == pytest.approx([STEP_S] * 4)
+    assert window.facts["first_arrival_tokens"] == 3
+
+
+def test_where_only_the_sum_of_the_tokens_is_known_the_time_per_token_is_not() -> None:
+    chunks = [(3 * STEP_S, [1, 2, 3]), (4 * STEP_S, [4]), (5 * STEP_S, [5])]
+    window = read(recording([regrouped(one, chunks, usage=5) for one in steady()]), LOAD)
+    assert window.tpot_s == ()
+    (reason,) = window.broken
+    assert "4 of 4 answers do not tell how many tokens each chunk holds" in reason
+    assert "5 tokens in 3 chunks, of which the first may hold 1 to 3" in reason
+
+
+def test_as_many_chunks_as_tokens_hold_one_each() -> None:
+    chunks = [(number * STEP_S, [number]) for number in range(1, 6)]
+    window = read(recording([regrouped(one, chunks, usage=5) for one in steady()]), LOAD)
+    assert (window.broken, window.facts["counted_by"]) == ((), "final_usage")
+    assert window.tpot_s == pytest.approx([STEP_S] * 4)
+
+
+def test_two_points_are_no_pace() -> None:
+    chunks = [(2 * STEP_S, [1, 2]), (5 * STEP_S, [3, 4, 5])]
+    (reason,) = read(recording([regrouped(one, chunks) for one in steady()]), LOAD).broken
+    assert "4 of 4 answers arrived in too few pieces to be timed (in one, 3 of the 3 tokens" in reason
 
 
 def test_ramp_and_company_are_not_measured() -> None:
@@ -89,7 +136,7 @@ def test_ramp_and_company_are_not_measured() -> None:
 def test_without_counters_it_is_a_fact_and_no_failure() -> None:
     window = read(recording(steady()), LOAD)
     assert window.broken == ()
-    assert str(window.facts["counters"]) == "the server has no /metrics of vLLM"
+    assert window.unchecked.endswith("(the server has no /metrics of vLLM)")
 
 
 def test_missing_tokens_break_the_window() -> None:

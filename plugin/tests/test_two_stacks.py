@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_decodegate.cli import main
 from pytest_decodegate.commands.suite import SuiteSelection
 from pytest_decodegate.commands.two_stacks import StacksPlugin, measured
 from pytest_decodegate.errors import BadInput
@@ -80,6 +81,15 @@ def test_the_options_that_name_stacks_are_the_commands(
         measured(Stack(), CANDIDATE, None, ["--perf-against=this", "-p", "no:cacheprovider"])
 
     assert "--perf-stack and --perf-against (this): leave them out" in capsys.readouterr().err
+
+
+def test_what_is_allowed_to_differ_reaches_pytest_as_a_declared_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Pytest(monkeypatch)
+    sides = ["--base", "server=http://a:1", "--candidate", "server=http://b:1"]
+    assert main(["upgrade", *sides, "--allow", "model", "--", "-k", "x"]) == Answer.NOT_PROVEN.status
+    assert run.arguments[-3:] == ["--perf-change=model", "-k", "x"]
 
 
 def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

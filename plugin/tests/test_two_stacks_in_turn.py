@@ -110,7 +110,7 @@ class Host:
         settings: Any = SimpleNamespace(**known)
         progress: Any = SimpleNamespace(tick=Said().tick, say=lambda text: None)
         self.hardware.watch = Watched
-        sources = Sources(self.hardware, progress, lambda: 1.0, ())
+        sources = Sources(self.hardware, progress, lambda: 1.0, settings)
         stacks = (Stack(), candidate or Stack(python="/q"))
         contrasts = Contrasts(stacks, settings, self.hardware, progress, self.announce, lambda: "cpu")
         gangs: Any = self

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+import random
 
-from pytest_decodegate.gate.evidence.validity import broken_rules
-from pytest_decodegate.metric import Kind, Measurement, Metric, Replicate
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.gate.evidence.validity import broken_rules, drift_between, trend
+from pytest_decodegate.metric import Kind, Level, Measurement, Metric, Replicate
 
 STEADY = tuple(1e-5 * (1 + 0.001 * (index % 7)) for index in range(60))
 DRIFTING = tuple(1e-5 * (1 + 0.004 * index) for index in range(60))
 
 
-def measured(*samples: tuple[float, ...], kind: Kind = "kernel") -> Measurement:
-    return Measurement(Metric("gemm", "s", kind, 0.02), tuple(map(Replicate, samples)), "process")
+def measured(*samples: tuple[float, ...], kind: Kind = "kernel", level: Level = "process") -> Measurement:
+    return Measurement(Metric("gemm", "s", kind, 0.02), tuple(map(Replicate, samples)), level)
+
+
+def windows(*values: float, level: Level = "window") -> Measurement:
+    return measured(*((value,) for value in values), kind="serving", level=level)
 
 
 def test_a_steady_measurement_breaks_nothing() -> None:
@@ -44,8 +53,44 @@ def test_drift_is_seen_in_both_directions(kind: Kind, samples: tuple[float, ...]
     assert reason.startswith("replicate 1: samples drifted by")
 
 
-def test_a_server_may_drift() -> None:
-    assert broken_rules(measured(DRIFTING, DRIFTING, kind="serving")) == ()
+@pytest.mark.parametrize("level", ["window", "server"])
+def test_drift_within_a_long_window_is_seen_of_servers_too(level: Level) -> None:
+    (reason,) = broken_rules(measured(DRIFTING, STEADY, kind="serving", level=level))
+    assert reason.startswith("replicate 1: samples drifted by")
+
+
+SLOWING = (4.05e-3, 4.12e-3, 4.20e-3, 4.29e-3, 4.37e-3)
+
+
+def test_drift_from_window_to_window_is_seen() -> None:
+    (reason,) = broken_rules(windows(*SLOWING))
+    assert reason.startswith("windows drifted by +8.0 % from the first to the last")
+    assert broken_rules(windows(*SLOWING, level="server")) == ()  # each start is fresh
+    assert broken_rules(windows(*SLOWING), in_turn=True) == ()  # on both sides it cancels
+
+
+def test_windows_that_only_scatter_do_not_drift() -> None:
+    assert broken_rules(windows(4.3e-3, 4.05e-3, 4.37e-3, 4.12e-3, 4.2e-3)) == ()
+    assert broken_rules(windows(4.05e-3, 4.2e-3, 4.37e-3)) == ()  # three are no line
+
+
+@given(st.floats(1e-6, 1.0), st.integers(4, 12), st.floats(-0.5, 0.5))
+def test_a_straight_line_is_its_own_trend(start: float, count: int, change: float) -> None:
+    logs = [math.log(start) + change * number / (count - 1) for number in range(count)]
+    assert trend(logs) == pytest.approx(change, abs=1e-9)
+
+
+def test_noise_seems_to_drift_as_seldom_as_it_may() -> None:
+    draw = random.Random(1)
+    seeming = sum(trend([draw.gauss(0, 0.05) for _ in range(5)]) != 0 for _ in range(4000))
+    assert seeming / 4000 < 0.015
+
+
+def test_servers_in_turn_may_drift_together_and_not_apart() -> None:
+    steady = [4e-3] * 5
+    assert [*drift_between(windows(*SLOWING), windows(*SLOWING))] == []
+    (reason,) = drift_between(windows(*steady), windows(*SLOWING))
+    assert reason.startswith("the two servers drifted apart by +8.0 % from the first pair of windows")
 
 
 def test_drift_needs_enough_samples_to_be_seen() -> None:

@@ -12,6 +12,7 @@ import pytest
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection, contrast
 from pytest_decodegate.cause import Cause, Finding
+from pytest_decodegate.client.stream import TPOT_FORMULA
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
@@ -130,6 +131,15 @@ def test_another_measurement_under_the_same_name_confounds(base: Metric, reason:
     assert judgement.verdict == Verdict.CONFOUNDED
     assert judgement.reasons == (reason,)
     assert "record it again with `pytest -m perf --perf-record=all`" in advice(judgement)[0]
+
+
+def test_an_older_formula_is_another_measurement_and_says_why() -> None:
+    now = replace(TPOT, contract={"formula": TPOT_FORMULA})
+    before = replace(TPOT, contract={"formula": "tpot_client_v1"})
+    judgement = judge(measured(now, 80.0), selected(stored(before, 80.0)))
+    assert judgement.verdict == Verdict.CONFOUNDED
+    (reason,) = judgement.reasons
+    assert reason.startswith("contract.formula: 'tpot_client_v1' in the baseline, 'tpot_client_v2' now; the older one")
 
 
 def test_replicates_of_another_level_confound() -> None:

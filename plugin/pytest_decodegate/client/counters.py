@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,84 +40,115 @@ _POSITION = re.compile(r'\bposition="(\d{1,6})"')
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
 
 
+_CHECKED_BY: Final[Mapping[str, str]] = {
+    "tpot_sum": "TPOT",
+    "tpot_count": "the number of requests",
+    "generation_tokens": "the number of tokens",
+    "prefix_hits": "cache hits",
+    "preemptions": "preemptions",
+    "queue_sum": "waiting in its queue",
+}
+"""What each quantity checks, in words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters at one moment, summed over engines and other labels; a series that is not there is in `missing`."""
+    """Counters at one moment, or between two, summed over engines and other labels.
+
+    Quantities of _SERIES of which the page holds no number are left out.
+    """
 
     values: Mapping[str, float]
-    missing: tuple[str, ...] = ()
 
     def since(self, before: Counters) -> Counters:
-        """What was counted since `before`."""
+        """What was counted since `before`, as far as both know."""
         common = self.values.keys() & before.values.keys()
-        return Counters({name: self.values[name] - before.values[name] for name in common}, self.missing)
+        return Counters({name: self.values[name] - before.values[name] for name in common})
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The quantities of _SERIES that are not known."""
+        return tuple(name for name in _SERIES if name not in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the server's counters say about a window: rules broken, and facts for the report."""
+    """What the server's counters say about a window: rules broken, and facts for the report.
+
+    unchecked: the checks that could not be made, and why, in words; "" if all were.
+    """
 
     broken: tuple[Finding, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
+    unchecked: str = ""
 
 
 def parse(page: str | None) -> Counters | None:
-    """Read a /metrics page in the Prometheus text format; None if it has none of vLLM's series.
+    """Read a /metrics page in the Prometheus text format; None if it has none of the series of a vLLM engine.
 
-    Tokens accepted at each position of a draft are the values "accepted_at_0", "accepted_at_1" ...
+    A router's page has others of that prefix. A series that is not there, or is no number, is left out. Tokens accepted
+    at each position of a draft are the values "accepted_at_0", "accepted_at_1" ...
     """
     totals = _totals(page or "")
-    if not any(name.startswith("vllm:") for name in totals):
-        return None
-
     found = {
         quantity: totals[name]
         for quantity, names in {**_SERIES, **_OPTIONAL}.items()
         if (name := next((name for name in names if name in totals), None))
     }
-    found |= {name: total for name, total in totals.items() if name.startswith(_AT_POSITION)}
-    missing = tuple(names[0] for quantity, names in _SERIES.items() if quantity not in found)
-    return Counters(found, missing)
+    if not found:
+        return None
+
+    return Counters(found | {name: total for name, total in totals.items() if name.startswith(_AT_POSITION)})
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     """What the client received over the same window: all its requests, also those that are not measured.
 
-    tpot_s: their mean TPOT. latency_s: their latencies, summed.
+    tpot_s: their mean TPOT, None where it is not known of each. latency_s: their latencies, summed. first_tokens: most
+    tokens of a first arrival.
     """
 
     requests: int
     tokens: int
-    tpot_s: float
+    tpot_s: float | None
     latency_s: float
+    first_tokens: int = 1
 
 
-def check(delta: Counters, received: Received, *, limit: float = CROSS_CHECK) -> Check:
-    """Judge a window by what the server counted over it; `limit` is for the difference of the two TPOTs."""
+def check(delta: Counters | None, received: Received, *, limit: float = CROSS_CHECK) -> Check:
+    """Judge a window by what the server counted over it, which may be nothing; `limit` is for the two TPOTs."""
+    if delta is None:
+        return Check(unchecked=f"{', '.join(_CHECKED_BY.values())} (the server has no /metrics of vLLM)")
+
     counted = sorted(name for name in delta.values if not name.startswith(_AT_POSITION))
     facts: dict[str, Json] = {f"server_{name}": delta.values[name] for name in counted}
-    broken = [
-        Finding(f"the server's /metrics has no {name}, so its rule cannot be checked", Cause.WINDOW, name)
-        for name in delta.missing
-    ]
     if any(change < 0 for change in delta.values.values()):
         restarted = "the server's counters went backwards: it was restarted inside the window"
-        return Check((*broken, Finding(restarted, Cause.WINDOW, "restart")))
+        return Check((Finding(restarted, Cause.WINDOW, "restart"),), facts)
 
+    broken: list[Finding] = []
     broken += _zero(delta, "prefix_hits", f"tokens came from the prefix cache; start vLLM with {_NO_PREFIX_CACHE}")
     broken += _zero(delta, "preemptions", "requests were preempted: the KV cache is too small for this concurrency")
     broken += _traffic(delta, received)
     broken += _queued(delta, received)
     count, total_s = (delta.values.get(name, 0.0) for name in ("tpot_count", "tpot_sum"))
-    if count and total_s:
+    if count and total_s and received.tpot_s is not None:
         facts |= {"client_tpot_s": received.tpot_s, "server_tpot_s": total_s / count}
-        broken += _disagreement(received.tpot_s, total_s / count, limit)
+        broken += _disagreement(received.tpot_s, total_s / count, limit, received.first_tokens)
 
     if speculation := acceptance(delta):
         facts["speculation"] = speculation
 
-    return Check(tuple(broken), facts)
+    return Check(tuple(broken), facts, _unchecked(delta.missing))
+
+
+def _unchecked(missing: Sequence[str]) -> str:
+    if not missing:
+        return ""
+
+    series = ", ".join(_SERIES[name][0] for name in missing)
+    return f"{', '.join(_CHECKED_BY[name] for name in missing)} (its /metrics has no number for {series})"
 
 
 def acceptance(delta: Counters) -> dict[str, Json]:
@@ -188,14 +219,15 @@ def _queued(delta: Counters, received: Received) -> Iterator[Finding]:
         yield Finding(queued, Cause.WINDOW, "queue")
 
 
-def _disagreement(client_s: float, server_s: float, limit: float) -> Iterator[Finding]:
+def _disagreement(client_s: float, server_s: float, limit: float, first_tokens: int) -> Iterator[Finding]:
     difference = client_s / server_s - 1
     late = "the first" if difference < 0 else "the last"
+    held = f"; up to {first_tokens} tokens came with the first arrival" if first_tokens > 1 else ""
     if abs(difference) > limit:
         yield Finding(
             f"client TPOT {client_s * 1e3:.3f} ms and the server's own {server_s * 1e3:.3f} ms differ by "
             f"{difference:+.1%} (limit {limit:.0%}): {late} tokens reach the client late, "
-            "because its host or the server's front end is too busy",
+            f"because its host or the server's front end is too busy, or something holds them back{held}",
             Cause.WINDOW,
             "server's own TPOT",
         )

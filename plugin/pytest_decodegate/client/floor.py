@@ -10,6 +10,7 @@ from functools import cache
 
 import uvloop
 
+from ..errors import ServerError
 from . import stream
 from .client import Client
 from .endpoint import Endpoint
@@ -43,11 +44,14 @@ def client_floor(concurrency: int) -> Floor:
     with paced(STEP_SECONDS) as server:
         before_s = time.process_time()
         exchanges = uvloop.run(_ask(server.endpoint, concurrency))
-        found = statistics.median(stream.read(exchange).tpot_s for exchange in exchanges)
+        times = [tpot_s for exchange in exchanges if (tpot_s := stream.read(exchange).tpot_s)]
         cpu_s = time.process_time() - before_s
         sent = statistics.median(server.sent_tpot_s())
 
-    return Floor(concurrency, found / sent - 1, cpu_s / (_TOKENS * concurrency))
+    if not (times and sent):
+        raise ServerError("every answer of the loopback server came in one piece: this host is too busy to time one")
+
+    return Floor(concurrency, statistics.median(times) / sent - 1, cpu_s / (_TOKENS * concurrency))
 
 
 async def _ask(endpoint: Endpoint, concurrency: int) -> list[stream.Exchange]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import ServerError
 from .endpoint import Endpoint
+from .stream import Arrival, first_burst
 
 MODEL = "paced"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -145,6 +146,7 @@ class _Connection(asyncio.Protocol):
         usage = bool(asked["stream_options"].get("continuous_usage_stats"))
         self._frames = partial(frames, ids=bool(asked.get("return_token_ids")), usage=usage)
         self._next, self._tokens = 0, asked["max_tokens"]
+        self._sent: list[Arrival] = []
         self._transport.write(_HEAD)
         self._batch.streams.add(self)
 
@@ -159,16 +161,16 @@ class _Connection(asyncio.Protocol):
     def step(self) -> None:
         """Write the tokens of one step, and the end of the answer after the last one."""
         now = time.monotonic()
-        if self._next == 0:
-            self._first_s = now
-
         start, tokens = self._next, self._tokens
         self._next = min(start + self._batch.tokens_per_step, tokens)
+        self._sent.append((now, self._next - start))
         self._transport.write(self._frames(start, self._next, tokens))
         if self._next == tokens:
             self._batch.streams.discard(self)
             self._transport.write(ending(tokens))
-            self._batch.tpot_s.append((now - self._first_s) / max(tokens - 1, 1))
+            # By the client's own formula: steps that this host was late with are one burst to both.
+            at_s, burst = first_burst(self._sent)
+            self._batch.tpot_s.append((now - at_s) / max(tokens - burst, 1))
 
 
 def _content_length(head: bytes) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final, Literal
@@ -12,12 +12,20 @@ from ..errors import ServerError
 from .chunk import Chunk, Usage, read_chunk, read_chunks
 from .sse import Event, EventParser, plain_data
 
-TPOT_FORMULA: Final = "tpot_client_v1"
-"""Seconds per output token as the client sees it: (last token's arrival - first token's arrival) / (tokens - 1).
+TPOT_FORMULA: Final = "tpot_client_v2"
+"""Seconds per output token as the client sees it: (last arrival - first arrival) / (tokens - tokens of the first).
 
-Tokens are counted from ids or usage; a token arrives when the bytes of its chunk are read from the socket.
-Never compare with a TPOT of another formula id.
+Tokens are counted from ids or usage; a token arrives when the bytes of its chunk are read from the socket, and chunks
+that come AT_ONCE are one arrival. Whatever the first arrival holds was made before it, so only the tokens after it are
+charged with the time after it. Never compare with a TPOT of another formula id: "tpot_client_v1" divided by all tokens
+but one, and made a server look faster that held its first tokens back.
 """
+
+AT_ONCE: Final = 0.1
+"""Of the time a token takes: what follows a chunk sooner was made before it, and is of one burst with it."""
+
+ONE_PIECE: Final = 0.01
+"""Of the time until the first arrival: an answer all of which follows sooner was collected, and only cut on its way."""
 
 _DONE: Final = "[DONE]"
 
@@ -41,7 +49,7 @@ class Exchange:
 class RequestTiming:
     """One completed request; times are seconds on the client's monotonic clock.
 
-    arrivals: (time, tokens) of each chunk that carried tokens; with "final_usage" the token numbers are unknown and 0.
+    arrivals: (time, tokens) of each chunk that carried tokens; 0 tokens each where only their sum is known.
     """
 
     asked_tokens: int
@@ -66,9 +74,46 @@ class RequestTiming:
         return self.ended_s - self.sent_s
 
     @property
-    def tpot_s(self) -> float:
-        """Seconds per output token, formula TPOT_FORMULA; 0 for a single token, as vLLM counts it."""
-        return (self.last_token_s - self.first_token_s) / max(self.tokens - 1, 1)
+    def is_counted(self) -> bool:
+        """Whether it is known how many tokens each arrival brought."""
+        return all(tokens for _, tokens in self.arrivals)
+
+    @property
+    def first_burst(self) -> Arrival:
+        """What came at once at the beginning, as one arrival."""
+        return first_burst(self.arrivals)
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token, formula TPOT_FORMULA; None where that cannot be known.
+
+        It takes two arrivals that time lies between, and the number of tokens in the first.
+        """
+        if not self.is_counted:
+            return None
+
+        at_s, tokens = self.first_burst
+        seconds = self.last_token_s - at_s
+        if tokens == self.tokens or seconds < ONE_PIECE * (at_s - self.sent_s):
+            return None
+
+        return seconds / (self.tokens - tokens)
+
+    @property
+    def largest_burst(self) -> int:
+        """Most tokens that came at once after the first burst; 0 where no TPOT is known."""
+        if (tpot_s := self.tpot_s) is None:
+            return 0
+
+        start_s, _ = self.first_burst
+        most = burst = 0
+        before_s = start_s
+        for at_s, tokens in self.arrivals:
+            if at_s > start_s:
+                burst = tokens + (burst if at_s - before_s <= AT_ONCE * tpot_s else 0)
+                most, before_s = max(most, burst), at_s
+
+        return most
 
     @property
     def itl_s(self) -> tuple[float, ...] | None:
@@ -117,6 +162,62 @@ def _read_ordinary(exchange: Exchange) -> RequestTiming | None:
     ended_s = exchange.pieces[-1][0]
     answer.add(ended_s, [Event("message", _DONE)])
     return answer.timing(exchange, ended_s)
+
+
+def first_burst(arrivals: Sequence[Arrival]) -> Arrival:
+    """When the last of the chunks came that came at once at the beginning, and how many tokens they hold in all."""
+    last_s, left = arrivals[-1][0], sum(tokens for _, tokens in arrivals)
+    burst = 0
+    for (at_s, tokens), (next_s, _) in pairwise(arrivals):
+        burst, left = burst + tokens, left - tokens
+        # What a token takes is known the better, the more of the burst is taken away.
+        if next_s - at_s > AT_ONCE * (last_s - at_s) / left:
+            return at_s, burst
+
+    return last_s, burst + arrivals[-1][1]
+
+
+class TokenClock:
+    """When a stream that is still open last brought a token: all else, be it comments or empty chunks, is no progress.
+
+    began_s: monotonic seconds, from which the first token is waited for.
+    """
+
+    def __init__(self, began_s: float) -> None:
+        self.last_s = began_s
+        self.tokens = 0
+        self._parser = EventParser()
+        self._seen = 0
+
+    def read(self, pieces: Sequence[tuple[float, bytes]]) -> float:
+        """`last_s` after what is new in `pieces`, which only grow."""
+        for at_s, piece in pieces[self._seen :]:
+            for event in self._parser.feed(piece):
+                if self._brings_tokens(event):
+                    self.last_s = at_s
+
+        self._seen = len(pieces)
+        return self.last_s
+
+    def _brings_tokens(self, event: Event) -> bool:
+        try:
+            chunk = read_chunk(event.data)
+        except ValueError:  # whoever reads the whole answer will say so
+            return False
+
+        choices = (chunk and chunk.choices) or ()
+        told = (chunk and chunk.usage and chunk.usage.completion_tokens) or 0
+        counted = sum(len(choice.token_ids or ()) or int(choice.has_text) for choice in choices)
+        grown = counted > 0 or (bool(choices) and told > self.tokens)
+        self.tokens = max(told, self.tokens + counted)
+        return grown
+
+
+def progress(pieces: Sequence[tuple[float, bytes]], asked_tokens: int) -> str:
+    """How far an answer had come that did not come to its end: "50 of 128 tokens had come"."""
+    clock = TokenClock(0.0)
+    clock.read(pieces)
+    return f"{clock.tokens} of {asked_tokens} tokens had come"
 
 
 class _Answer:
@@ -228,7 +329,9 @@ class _Answer:
         if not self._with_text:
             raise ServerError(f"the server answered without any text; usage says {self._usage_tokens} tokens")
 
-        return "final_usage", [(at_s, 0) for at_s in self._with_text], self._usage_tokens
+        # As many chunks with text as tokens: each of them holds one. With fewer chunks nobody knows which hold more.
+        each = 1 if len(self._with_text) == self._usage_tokens else 0
+        return "final_usage", [(at_s, each) for at_s in self._with_text], self._usage_tokens
 
     def _agreed(self, counted: int) -> int:
         if self._usage_tokens not in (None, counted):

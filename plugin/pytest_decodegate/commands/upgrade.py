@@ -27,6 +27,9 @@ def add(commands: Any) -> None:
             help=f"{what}: {_STACK_HELP}; may be repeated (default: the environment of this command)",
         )
     parser.add_argument("-m", dest="markers", metavar="EXPR", help="only perf tests that match this marker expression")
+    parser.add_argument(
+        "--allow", metavar="NAMES", help="what else differs on purpose, as --perf-change of pytest: model,flag:dtype"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer and all metrics there as JSON")
     parser.add_argument("arguments", nargs="*", metavar="PYTEST_ARGUMENT", help="passed to pytest; options after --")
     parser.set_defaults(run=_run)
@@ -53,7 +56,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     check_ranks(base, "--base")
     check_ranks(candidate, "--candidate")
-    run = measured(base, candidate, options.markers, options.arguments)
+    allowed = [f"--perf-change={options.allow}"] if options.allow else []
+    run = measured(base, candidate, options.markers, [*allowed, *options.arguments])
     print(text(run), end="")
     if options.json is not None:
         _write(options.json, document(run))

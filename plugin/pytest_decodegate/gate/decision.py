@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 
 from ..cause import Cause, Finding
 from .pairs import holm
@@ -183,6 +184,7 @@ def _why(judgement: Judgement) -> Finding | None:
 
 
 def _range(group: Sequence[Judgement]) -> str:
-    changes = sorted(each.numbers.change for each in group if each.numbers.change is not None)
-    ends = dict.fromkeys(map(format_percent, (changes[0], changes[-1]) if changes else ()))
+    known = ((each.numbers.change, each.metric.tolerance) for each in group)
+    changes = sorted(((change, band) for change, band in known if change is not None), key=itemgetter(0))
+    ends = dict.fromkeys(format_percent(change, beside=band) for change, band in changes[:1] + changes[-1:])
     return " to ".join(ends) or "no change known"

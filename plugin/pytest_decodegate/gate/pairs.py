@@ -19,7 +19,7 @@ from ..machine.provenance import Difference
 from ..metric import Measurement
 from .evidence import speculation
 from .evidence.swaps import is_swap, swap_findings
-from .evidence.validity import broken_rules
+from .evidence.validity import broken_rules, drift_between
 from .stats.rules import POCOCK_ALPHA, Centred, Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .verdict import Basis, Judgement, Numbers, Verdict, difference_finding, geometric_mean, identity_differences
@@ -164,7 +164,8 @@ def _invalid(base: Side, candidate: Side, contrast: Contrast) -> Iterator[Findin
         yield Finding(text, Cause.WRONG_BASE, base.wrong)
         return
 
-    yield from _by_side([(*side.broken, *broken_rules(side.measurement)) for side in (base, candidate)])
+    yield from _by_side([(*side.broken, *broken_rules(side.measurement, in_turn=True)) for side in (base, candidate)])
+    yield from drift_between(base.measurement, candidate.measurement)
 
 
 def _by_side(sides: Sequence[Sequence[Finding]]) -> Iterator[Finding]:

@@ -293,12 +293,22 @@ def difference_finding(difference: Difference) -> Finding:
     return Finding(difference, Cause.DIFFERENCE, str(difference))
 
 
+_WHAT_CHANGED = {
+    ("contract.formula", "tpot_client_v1", "tpot_client_v2"): (
+        "; the older one charged no time for the tokens of an answer's first arrival, and what it was off by is not in "
+        "the file"
+    )
+}
+"""Why two values of a field of the contract are two measurements, where the values do not say it."""
+
+
 def _another(differences: Sequence[Difference]) -> Iterator[Finding]:
     """Why this is another measurement; what ran instead is named kernel by kernel."""
     yield from swap_findings(filter(is_swap, differences))
     for other in differences:
         if not is_swap(other):
-            text = f"{other.field}: {other.base!r} in the baseline, {other.new!r} now"
+            why = _WHAT_CHANGED.get((other.field, str(other.base), str(other.new)), "")
+            text = f"{other.field}: {other.base!r} in the baseline, {other.new!r} now{why}"
             yield Finding(text, Cause.DIFFERENCE, other.field)
 
 

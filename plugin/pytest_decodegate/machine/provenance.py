@@ -16,6 +16,7 @@ from ..redaction import redact_value
 COMPONENTS: Final = (
     *("driver", "vbios", "kernel", "cuda", "torch", "nccl", "vllm", "python"),
     *("sglang", "tensorrt", "llamacpp"),  # of attached servers
+    "model",  # of two attached servers that call one model by two names
 )
 """Parts of a stack that an upgrade may change on purpose. `nccl` also stands for `nccl_sha256`, and so on."""
 

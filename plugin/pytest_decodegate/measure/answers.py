@@ -55,6 +55,10 @@ TEXTS: Final = (
 """What a served model is asked unless --perf-quality-prompts says otherwise: facts, sums, code, other languages."""
 
 
+class NoLogprobs(ServerError):
+    """The server answers, but without what its answers could be judged by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """What is asked. extra: fields of the request that only our own server with invented weights is sure to know."""
@@ -179,7 +183,7 @@ def _answer(body: str) -> GreedyAnswer:
         entries = logprobs["content"] if "content" in logprobs else list(_entries(logprobs))
         return [_position(entry["token"], entry["logprob"], entry["top_logprobs"]) for entry in entries]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ServerError(
+        raise NoLogprobs(
             f"the server answers without logprobs, so its answers cannot be judged: {body[:200]!r}; leave the quality "
             "test out, or let the server give logprobs"
         ) from error

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import uvloop
 
@@ -14,10 +16,17 @@ from ..client import counters, stream
 from ..client.client import Client
 from ..client.counters import Counters
 from ..client.stream import Exchange
+from ..errors import ServerError
 from ..serving.server import Server
 from . import window
 from .window import Load, Recording, Window
 
+OnWait = Callable[[str], None]
+
+WARM_UP_SECONDS: Final = 900.0
+"""Longest wait for a token while kernels are compiled, unless --perf-warmup-timeout says otherwise."""
+
+_TICK_SECONDS = 1.0
 _SETTLE_SECONDS = 2.0  # the server counts a request a moment after its last byte
 _SETTLE_POLL_SECONDS = 0.05
 
@@ -34,13 +43,15 @@ class ClosedLoop:
     def _doing(self) -> str:
         return f"under load (concurrency {self._load.concurrency})"
 
-    def warm_up(self) -> None:
+    def warm_up(self, stall_seconds: float = WARM_UP_SECONDS, on_wait: OnWait | None = None) -> None:
         """Send one request per stream and time nothing; raises ServerError.
 
-        The ramp of the first window is a second round that is not measured.
+        stall_seconds: longest wait for a token, unless the load has its own. on_wait: told every second how long it
+        has waited, and for how long at most. The ramp of the first window is a second round that is not measured.
         """
+        stall_seconds = self._load.warm_up_stall_seconds or stall_seconds
         with self._server.explained(self._doing):
-            for exchange in self._run(self._load.concurrency, self._load.warm_up_stall_seconds).exchanges:
+            for exchange in self._run(self._load.concurrency, stall_seconds, on_wait).exchanges:
                 stream.read(exchange)
 
     def window(self) -> Window:
@@ -48,16 +59,16 @@ class ClosedLoop:
         with self._server.explained(self._doing), no_garbage_collection():
             return window.read(self._run(self._load.sent, self._load.stall_seconds), self._load)
 
-    def _run(self, requests: int, stall_seconds: float) -> Recording:
+    def _run(self, requests: int, stall_seconds: float, on_wait: OnWait | None = None) -> Recording:
         prompts = [self._prompt() for _ in range(requests)]
-        return uvloop.run(self._record(prompts, stall_seconds))
+        return uvloop.run(_ticking(self._record(prompts, stall_seconds), stall_seconds, on_wait))
 
     def _prompt(self) -> list[int]:
         return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)
 
     async def _record(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> Recording:
         async with Client(self._server.endpoint, stall_seconds=stall_seconds) as client:
-            before = counters.parse(await client.page("/metrics"))
+            before = await _counters(client)
             exchanges, log = await self._stream_all(client, prompts)
             counted = await _counted(client, before, len(prompts)) if before else None
 
@@ -93,13 +104,39 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+async def _ticking(
+    running: Coroutine[None, None, Recording], stall_seconds: float, on_wait: OnWait | None
+) -> Recording:
+    """What `running` gives, while `on_wait` is told how long it takes."""
+
+    async def tick(told: OnWait) -> None:
+        began_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            told(f"{time.monotonic() - began_s:.0f} s, at most {stall_seconds:g} s without a token")
+
+    ticking = asyncio.create_task(tick(on_wait)) if on_wait else None
+    try:
+        return await running
+    finally:
+        if ticking:
+            ticking.cancel()
+
+
+async def _counters(client: Client) -> Counters | None:
+    """What the /metrics page tells; a page that does not come is none. Whether the server lives, completions show."""
+    try:
+        return counters.parse(await client.page("/metrics"))
+    except ServerError:
+        return None
+
+
 async def _counted(client: Client, before: Counters, requests: int) -> Counters:
     """Counters since `before`, once the server has counted `requests` more requests or has had the time for it."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + _SETTLE_SECONDS
     while True:
-        now = counters.parse(await client.page("/metrics")) or Counters({}, ("series of vLLM any more",))
-        counted = now.since(before)
+        counted = (await _counters(client) or Counters({})).since(before)
         if counted.values.get("tpot_count", requests) >= requests or clock() > deadline:
             return counted
 

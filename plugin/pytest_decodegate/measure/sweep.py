@@ -13,7 +13,7 @@ from ..cause import Finding
 from ..gate.text.quantity import format_value
 from ..metric import Json, Level, Replicate
 from ..report.plot import plot
-from .load import ClosedLoop
+from .load import WARM_UP_SECONDS, ClosedLoop
 from .source import Taken
 from .window_source import WindowSource
 
@@ -138,6 +138,7 @@ class SweepSource:
         at: Callable[[Load], WindowSource],
         progress: Progress,
         wrong: str | None = None,
+        warm_up_seconds: float = WARM_UP_SECONDS,
     ) -> None:
         self._name = name
         self._server = server
@@ -146,6 +147,7 @@ class SweepSource:
         self._at = at
         self._progress = progress
         self._wrong = wrong
+        self._warm_up_seconds = warm_up_seconds
         self._points: list[Point] = []
         self._windows = at(load)
 
@@ -192,7 +194,7 @@ class SweepSource:
     def _window(self, load: Load) -> Window:
         self._progress.tick(f"{self._name}: {load.concurrency} streams")
         loop = ClosedLoop(self._server, load)
-        loop.warm_up()
+        loop.warm_up(self._warm_up_seconds, lambda waited: self._progress.tick(f"{self._name}: warming up, {waited}"))
         return loop.window()
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Final
 
 from ..cause import Cause, Finding
 from ..client import counters, stream
@@ -15,13 +16,17 @@ from ..errors import BadInput
 from ..metric import Json
 from ..serving.log_facts import compiled_in_inference
 
+COARSE: Final = 0.5
+"""Largest share of the timed tokens that may come at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a closed loop sends.
 
     concurrency: streams open at once. prompt_tokens, output_tokens: per request. requests: measured ones in a window.
-    stall_seconds: longest wait for a token. warm_up_stall_seconds: the same in warm-up, where kernels are compiled.
+    stall_seconds: longest wait for a token. warm_up_stall_seconds: the same in warm-up, where kernels are compiled;
+    None takes that of --perf-warmup-timeout.
     cross_check: largest difference between the client's and the server's TPOT, as a fraction.
     """
 
@@ -30,7 +35,7 @@ class Load:
     output_tokens: int
     requests: int
     stall_seconds: float = 120.0
-    warm_up_stall_seconds: float = 900.0
+    warm_up_stall_seconds: float | None = None
     cross_check: float = CROSS_CHECK
 
     def __post_init__(self) -> None:
@@ -63,7 +68,8 @@ class Window:
     """One replicate: the measured requests of a window, and the rules that it broke (none if it is valid).
 
     tpot_s: seconds, one per measured request that could be timed; empty only if `broken` says why. ttft_s: seconds, one
-    per measured request. output_tok_s: tokens per second over all streams.
+    per measured request. output_tok_s: tokens per second over all streams. unchecked: what the server's own counters
+    would check, and do not, in words; "" if they do.
     """
 
     tpot_s: tuple[float, ...]
@@ -71,23 +77,26 @@ class Window:
     output_tok_s: float
     broken: tuple[Finding, ...]
     facts: Mapping[str, Json] = field(default_factory=dict)
+    unchecked: str = ""
 
 
 def read(recording: Recording, load: Load) -> Window:
     """Count and time what was recorded; raises ServerError if a request failed."""
     everything = sorted(map(stream.read, recording.exchanges), key=attrgetter("ended_s"))
     ramp, measured = everything[: load.concurrency], everything[load.concurrency :][: load.requests]
-    timed = [timing for timing in measured if timing.last_token_s > timing.first_token_s]
+    times = [timing.tpot_s for timing in measured]
+    timed = [tpot_s for tpot_s in times if tpot_s is not None]
     start_s, end_s = ramp[-1].ended_s, measured[-1].ended_s
     most, mean = _decoding_at_once(everything, start_s, end_s)
     check = _server_check(recording.counted, everything, load.cross_check)
     return Window(
-        tpot_s=tuple(timing.tpot_s for timing in timed),
+        tpot_s=tuple(timed),
         ttft_s=tuple(timing.ttft_s for timing in measured),
         output_tok_s=sum(_tokens_between(timing, start_s, end_s) for timing in everything) / (end_s - start_s),
         broken=(
             *_wrong_lengths(everything),
-            *_unseen(len(measured) - len(timed), len(measured)),
+            *_uncounted(measured),
+            *_unseen(measured),
             *_too_few(most, load.concurrency),
             *_compiled(recording.log),
             *check.broken,
@@ -98,6 +107,7 @@ def read(recording: Recording, load: Load) -> Window:
             "decoding_at_once": mean,
             **check.facts,
         },
+        unchecked=check.unchecked,
     )
 
 
@@ -106,9 +116,25 @@ def _facts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
         "formula": TPOT_FORMULA,
         "counted_by": measured[0].counted_by,
         "most_tokens_per_chunk": max(tokens for timing in measured for _, tokens in timing.arrivals),
+        **_bursts(measured),
         "ttft_median_s": statistics.median(timing.ttft_s for timing in measured),
         "latency_median_s": statistics.median(timing.latency_s for timing in measured),
         **_between_tokens([timing.itl_s for timing in measured]),
+    }
+
+
+def _bursts(measured: Sequence[RequestTiming]) -> dict[str, Json]:
+    """Tokens that came at once at the beginning, and at most after it, of the median answer, which a busy host spares.
+
+    Nothing where they are not counted.
+    """
+    counted = [timing for timing in measured if timing.is_counted]
+    if not counted:
+        return {}
+
+    return {
+        "first_arrival_tokens": statistics.median_low(timing.first_burst[1] for timing in counted),
+        "largest_burst_tokens": statistics.median_low(timing.largest_burst for timing in counted),
     }
 
 
@@ -123,14 +149,13 @@ def _between_tokens(times: Sequence[tuple[float, ...] | None]) -> dict[str, Json
 
 
 def _server_check(counted: Counters | None, everything: Sequence[RequestTiming], limit: float) -> Check:
-    if counted is None:
-        return Check(facts={"counters": "the server has no /metrics of vLLM"})
-
+    times = [tpot_s for timing in everything if (tpot_s := timing.tpot_s) is not None]
     received = Received(
         requests=len(everything),
         tokens=sum(timing.tokens for timing in everything),
-        tpot_s=statistics.fmean(timing.tpot_s for timing in everything),
+        tpot_s=statistics.fmean(times) if len(times) == len(everything) else None,
         latency_s=sum(timing.latency_s for timing in everything),
+        first_tokens=max((timing.first_burst[1] for timing in everything if timing.is_counted), default=0),
     )
     return counters.check(counted, received, limit=limit)
 
@@ -146,10 +171,40 @@ def _wrong_lengths(timings: Sequence[RequestTiming]) -> Iterator[Finding]:
         )
 
 
-def _unseen(unseen: int, measured: int) -> Iterator[Finding]:
-    if unseen:
-        whole = f"{unseen} of {measured} answers arrived in one piece: something collects the stream, or a host is busy"
-        yield Finding(whole, Cause.WINDOW, "answers in one piece")
+def _uncounted(measured: Sequence[RequestTiming]) -> Iterator[Finding]:
+    """Where only the sum of the tokens is known: a first chunk that may hold some, or dozens, makes any pace."""
+    uncounted = [timing for timing in measured if not timing.is_counted]
+    for first in uncounted[:1]:
+        chunks = len(first.arrivals)
+        text = (
+            f"{len(uncounted)} of {len(measured)} answers do not tell how many tokens each chunk holds (one has "
+            f"{first.tokens} tokens in {chunks} chunks, of which the first may hold 1 to {first.tokens - chunks + 1}), "
+            "so the time per token cannot be known: the server sends neither token ids nor usage in every chunk "
+            "(stream_options.continuous_usage_stats)"
+        )
+        yield Finding(text, Cause.WINDOW, "tokens of a chunk")
+
+
+def _unseen(measured: Sequence[RequestTiming]) -> Iterator[Finding]:
+    """Answers of one arrival, or of so few that most of what is timed came at once: two points are no pace."""
+    counted = [timing for timing in measured if timing.is_counted]
+    if unseen := sum(timing.tpot_s is None for timing in counted):
+        whole = f"{unseen} of {len(measured)} answers arrived in one piece"
+        text = f"{whole}: something collects the stream, or a host is busy"
+        yield Finding(text, Cause.WINDOW, "answers in one piece")
+
+    coarse = [timing for timing in counted if timing.largest_burst - 1 > COARSE * _timed_tokens(timing)]
+    for first in coarse[:1]:
+        text = (
+            f"{len(coarse)} of {len(measured)} answers arrived in too few pieces to be timed (in one, "
+            f"{first.largest_burst} of the {_timed_tokens(first)} tokens after its first piece came at once): "
+            "something collects the stream; ask for more tokens, or have it send each as it comes"
+        )
+        yield Finding(text, Cause.WINDOW, "answers in too few pieces")
+
+
+def _timed_tokens(timing: RequestTiming) -> int:
+    return timing.tokens - timing.first_burst[1]
 
 
 def _too_few(most: int, asked: int) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import TYPE_CHECKING
 
 from ..cause import Cause, Finding
@@ -13,7 +13,7 @@ from ..client.floor import Floor, client_floor
 from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
-from .load import ClosedLoop
+from .load import WARM_UP_SECONDS, ClosedLoop
 from .source import Taken
 from .window import Load, Window
 
@@ -37,8 +37,9 @@ class WindowSource:
     """A Source of TPOT in seconds: one sample per request, one replicate per window.
 
     restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
-    start: what a restart would change they cannot see, and their level, "window", says so.
-    wrong: how the server's answers are wrong, or None; nothing is timed if they are.
+    start: what a restart would change they cannot see, and their level, "window", says so. warm_up_seconds: longest
+    wait for a token before the first window of a start. wrong: how the server's answers are wrong, or None; nothing is
+    timed if they are.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class WindowSource:
         progress: Progress,
         restart: Callable[[], Server] | None = None,
         wrong: str | None = None,
+        warm_up_seconds: float = WARM_UP_SECONDS,
     ) -> None:
         self._name = name
         self._load = load
         self._watch = watch
         self._progress = progress
         self._restart = restart
+        self._warm_up_seconds = warm_up_seconds
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
         self._ran: Mapping[str, Json] = {}
@@ -124,8 +127,13 @@ class WindowSource:
         if not self._windows:
             return ()
 
-        unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
-        return (*speculation_notes(self._windows), *unchecked, *_floor_notes(floor))
+        return (
+            *speculation_notes(self._windows),
+            *_held_back(self._windows),
+            *_uncounted(self._windows),
+            *_unmonitored(self._server, self._ran),
+            *_floor_notes(floor),
+        )
 
     def _shares(self, count: int) -> Sequence[int]:
         """Windows of each server start."""
@@ -137,7 +145,7 @@ class WindowSource:
             self._use(self._restart())
         if not self._is_warm:
             self._progress.tick(f"{self._name}: warming up")
-            self._loop.warm_up()
+            self._loop.warm_up(self._warm_up_seconds, self._say_warming_up)
             self._is_warm = True
             self._starts += 1
 
@@ -149,6 +157,9 @@ class WindowSource:
         self._telemetry.append(dict(telemetry.facts))
         self._note_what_runs(self._server.facts())
         return windows
+
+    def _say_warming_up(self, waited: str) -> None:
+        self._progress.tick(f"{self._name}: warming up, {waited} (--perf-warmup-timeout)")
 
     def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
         before, now = _backend(self._ran), _backend(ran)
@@ -186,10 +197,25 @@ def _floor_notes(floor: Floor | str) -> Iterator[Finding]:
         yield Finding(f"the client's own floor, subtracted from nothing: {floor}")
 
 
+def _held_back(windows: Sequence[Window]) -> Iterator[Finding]:
+    """That answers begin with a burst, which TTFT then is of, and how coarse the rest comes."""
+    first, burst = (
+        median_low([int(str(window.facts.get(name, 0))) for window in windows] or [0])
+        for name in ("first_arrival_tokens", "largest_burst_tokens")
+    )
+    if first > 1:
+        yield Finding(
+            f"the first arrival of an answer held {first} tokens: TPOT is of those after it, and TTFT the time until "
+            "something let them go"
+        )
+    if burst > 1:
+        yield Finding("several tokens came at once: TPOT is right on average, the time between two tokens is unknown")
+
+
 def _uncounted(windows: Sequence[Window]) -> Iterator[Finding]:
-    """What nobody but the client says; a reader must not take it for checked."""
-    for reason in {str(window.facts["counters"]) for window in windows if "counters" in window.facts}:
-        yield Finding(f"TPOT, cache hits and preemptions are not checked by the server's own count: {reason}")
+    """What nobody but the client says, once; a reader must not take it for checked."""
+    for unchecked in dict.fromkeys(window.unchecked for window in windows if window.unchecked):
+        yield Finding(f"not checked by the server's own count: {unchecked}")
 
 
 def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[Finding]:

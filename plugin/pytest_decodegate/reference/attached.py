@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ..cause import Finding
 from ..client.endpoint import base_url
+from ..errors import BadInput
 from ..gate.pairs import Contrast
 from ..machine.provenance import Difference, differences, undeclared
 from ..measure.paired_source import SideName, blamed
@@ -65,10 +67,27 @@ class AttachedServers:
 
     def contrast(self, declared: Collection[str]) -> Contrast:
         """What the two say of themselves, as far as both say it; `declared` as of machine.provenance.undeclared."""
+        names = tuple(self._one_model(declared))
         base, candidate = self.server("base"), self.server("candidate")
         versions = differences(*map(self._provenances.of, (base, candidate)))
-        found = (*versions, *_settings_that_differ(base, candidate))
+        found = (*versions, *names, *_settings_that_differ(base, candidate))
         return Contrast(found, undeclared(found, declared))
+
+    def _one_model(self, declared: Collection[str]) -> Iterator[Difference]:
+        """The two names of one model, where that is declared; raises BadInput for two models, which nobody compares."""
+        names = self.server("base").endpoint.model, self.server("candidate").endpoint.model
+        if names[0] == names[1]:
+            return
+        if "model" not in declared:
+            raise BadInput(
+                f"the base serves {names[0]!r}, the candidate {names[1]!r}: two models are not compared; if these are "
+                "two names of one model, say so with --perf-change model (`decodegate upgrade --allow model`)"
+            )
+
+        for side, server in self._servers.items():
+            self._servers[side] = replace(server, given_facts={**server.given_facts, "model": " = ".join(names)})
+
+        yield Difference("model", *names, declarable=True)
 
     def notes(self, contrast: Contrast) -> tuple[Finding, ...]:
         """What a reader must know of a verdict on them."""

@@ -12,6 +12,7 @@ from ..gate.evidence import quality
 from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement, Verdict
+from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE, Replicate
@@ -68,6 +69,7 @@ class ServersInTurn:
         self._budget = budget
         self._taken: dict[SideName, Taken] = {"base": Taken(servers.level), "candidate": Taken(servers.level)}
         self._answers: dict[SideName, Taken] = {}
+        self._without: dict[SideName, NoLogprobs] = {}
         self._running: Server | None = None
 
     def judgement(self, candidate: Server) -> Judgement:
@@ -142,10 +144,18 @@ class ServersInTurn:
         """One server: its answers, if they are not known of its stack, then a window."""
         server, self._running = self._running or self._servers.start(side), None
         if side not in self._answers:
-            self._answers[side] = answers = self._servers.answers(server).take(ANSWER_PASSES)
+            self._answers[side] = answers = self._ask(side, server)
             self._say_wrong(side, answers.wrong)
         if not self._taken[side].wrong:
             self._taken[side] = joined([self._taken[side], self._servers.window(server).take(1)])
+
+    def _ask(self, side: SideName, server: Server) -> Taken:
+        """The answers of a server; none of one that gives no logprobs, which is kept in mind."""
+        try:
+            return self._servers.answers(server).take(ANSWER_PASSES)
+        except NoLogprobs as error:
+            self._without[side] = error
+            return Taken("window")
 
     def _say_wrong(self, side: SideName, wrong: str | None) -> None:
         self._taken[side] = replace(self._taken[side], wrong=wrong)
@@ -154,12 +164,25 @@ class ServersInTurn:
         """The candidate is wrong if it answers otherwise than the base, by more than the base differs from itself."""
         if any(taken.wrong for taken in self._taken.values()):
             return
+        if self._without:
+            self._note_not_compared()
+            return
 
         base, candidate = self._answers["base"], self._answers["candidate"]
         exact = candidate.contract.get("batch_invariant") is True
         passes = quality.passes(base.replicates), quality.passes(candidate.replicates)
         found = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact)
         self._say_wrong("candidate", found.wrong)
+
+    def _note_not_compared(self) -> None:
+        """What the base cannot do either is no fault of the candidate; what it alone cannot do any more is."""
+        if "base" not in self._without:
+            with blamed("candidate"):
+                raise self._without["candidate"]
+
+        lacking = " and ".join(f"the {side}" for side in self._taken if side in self._without)
+        note = Finding(f"the answers were not compared: {lacking} answers without logprobs")
+        self._taken = {side: replace(taken, notes=(*taken.notes, note)) for side, taken in self._taken.items()}
 
 
 def _resolved(judgement: Judgement) -> str:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import BadInput, ServerError
+from ..cause import Cause, Finding
+from ..errors import BadInput, ServerError, ServerHung
 from ..printable import printable_lines
 from ..redaction import redact_text
 from .hardware import ENVIRONMENT
@@ -51,6 +52,7 @@ class ServerUnderTest:
         self._layers: int | None = None
         self._failures: dict[Stack, ServerError] = {}
         self._log_shown = 0
+        self.hung: tuple[Finding, ...] = ()  # why nothing more is asked of a server in this session
 
     def running(self, layers: int | None = None) -> Server:
         """The server, started if it does not run; one that failed before raises ServerError and is not tried again.
@@ -96,6 +98,11 @@ class ServerUnderTest:
         refuse_attached(url, self._stack.environment())
         key = os.environ.get(settings.server_key_env or "", "")
         return attach(url, model=settings.server_model, key=key)
+
+    def note_hung(self, error: ServerHung) -> None:
+        """Remember that a server was silent past its deadline: each further test would cost that deadline again."""
+        text = f"a server hung in this run, and is asked nothing more: {error}"
+        self.hung = self.hung or (Finding(text, Cause.HANG, "server"),)
 
     def output(self) -> list[tuple[str, str]]:
         """The end of what it wrote since last asked, as a report section; none if that is nothing."""

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from ..measure.window import Load
     from ..measure.window_source import WindowSource
     from ..serving.server import Server
+    from ..settings.settings import Settings
     from .hardware import Hardware
 
 
 class Sources:
-    """Makes sources. deadline: seconds for the next call on the ranks. prompts: the user's own for quality, or ()."""
+    """Makes sources. deadline: seconds for the next call on the ranks."""
 
     def __init__(
-        self, hardware: Hardware, progress: Progress, deadline: Callable[[], float], prompts: tuple[str, ...]
+        self, hardware: Hardware, progress: Progress, deadline: Callable[[], float], settings: Settings
     ) -> None:
         self._hardware = hardware
         self._progress = progress
         self._deadline = deadline
-        self._prompts = prompts
+        self._settings = settings
 
     def gangs(
         self, name: str, bench: Bench, workload: Callable[..., Any], params: Mapping[str, Any], plan: Plan
@@ -62,7 +63,16 @@ class Sources:
         from ..measure.window_source import WindowSource
 
         watch = self._hardware.watch_attached if server.attached else self._hardware.watch
-        return WindowSource(name, server, load, watch=watch, progress=self._progress, restart=restart, wrong=wrong)
+        return WindowSource(
+            name,
+            server,
+            load,
+            watch=watch,
+            progress=self._progress,
+            restart=restart,
+            wrong=wrong,
+            warm_up_seconds=self._settings.warm_up_seconds,
+        )
 
     def sweep(self, name: str, server: Server, load: Load, *, most: int, wrong: str | None) -> SweepSource:
         """Replicates of the throughput where the plateau of `server` begins, of at most `most` streams."""
@@ -71,10 +81,19 @@ class Sources:
         def at(load: Load) -> WindowSource:
             return self.windows(name, server, load)
 
-        return SweepSource(name, server, load, most=most, at=at, progress=self._progress, wrong=wrong)
+        return SweepSource(
+            name,
+            server,
+            load,
+            most=most,
+            at=at,
+            progress=self._progress,
+            wrong=wrong,
+            warm_up_seconds=self._settings.warm_up_seconds,
+        )
 
     def answers(self, server: Server) -> AnswerSource:
         """Passes over the prompts that suit `server`: the user's, texts, or token ids."""
         from ..measure.answers import AnswerSource, prompts_for
 
-        return AnswerSource(server, prompts_for(server, self._prompts))
+        return AnswerSource(server, prompts_for(server, self._settings.quality_prompts))

@@ -6,14 +6,16 @@ that is not named here leaves this module.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+import uvloop
+
+from ..client.client import PAGE_SECONDS, Client, HttpReply
 from ..client.endpoint import Endpoint, model_length, owner
+from ..errors import ServerError
 from ..metric import Json
 from ..printable import printable
 from ..redaction import redact_text
@@ -21,8 +23,6 @@ from .log_facts import read_facts
 
 Get = Callable[[str], str | None]
 
-_PAGE_SECONDS = 10.0
-_MOST_BYTES = 16 * 2**20  # the /metrics of a server of many engines has one or two
 _MOST_DIGITS = 15
 
 # Page -> fact -> where it stands there. /server_info is the newer name of SGLang's page, and vLLM's in developer mode.
@@ -71,33 +71,27 @@ ENGINES: Final[Mapping[str, str]] = {
 """What /v1/models calls the owner of a model -> the component of a stack."""
 
 
-def fetch(endpoint: Endpoint, path: str) -> tuple[int, str]:
-    """Status and body of a page; raises OSError. No proxy: the way to the server is part of what is measured."""
-    parts = urlsplit(endpoint.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_PAGE_SECONDS)
-    try:
-        connection.request("GET", parts.path + path, headers=endpoint.headers)
-        response = connection.getresponse()
-        body = response.read(_MOST_BYTES + 1)
-        if len(body) > _MOST_BYTES:
-            raise OSError(f"{path} is larger than {_MOST_BYTES // 2**20} MiB")
+def fetch(endpoint: Endpoint, path: str) -> HttpReply:
+    """A page, whatever its status; raises ServerError, also for one that has not come in whole after PAGE_SECONDS.
 
-        return response.status, body.decode(errors="replace")
-    except http.client.HTTPException as error:
-        raise OSError(f"not an HTTP answer ({error!r})") from error
-    finally:
-        connection.close()
+    No proxy: the way to the server is part of what is measured.
+    """
+
+    async def ask() -> HttpReply:
+        async with Client(endpoint, stall_seconds=PAGE_SECONDS) as client:
+            return await client.get(path)
+
+    return uvloop.run(ask())
 
 
 def page(endpoint: Endpoint, path: str) -> str | None:
     """The body of a page, None where there is none or nobody answers."""
     try:
-        status, body = fetch(endpoint, path)
-    except OSError:
+        reply = fetch(endpoint, path)
+    except ServerError:
         return None
 
-    return body if status == 200 else None
+    return reply.text if reply.status == 200 else None
 
 
 def read_pages(get: Get, model: str) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..client.client import HttpReply
 from ..client.endpoint import Endpoint, base_url, model_length, served_models
 from ..errors import BadInput, ServerError
 from ..metric import Json
@@ -180,33 +181,43 @@ def attach(url: str, *, model: str | None = None, key: str = "") -> Server:
     Raises BadInput for an unusable URL, model name or key, ServerError if nothing answers there.
     """
     endpoint = Endpoint(base_url(url), model or "", key)
-    try:
-        status, body = fetch(endpoint, "/v1/models")
-    except OSError as error:
-        raise ServerError(f"nothing answers at {endpoint.url}: {error}; is the server up?") from error
+    reply = _models_page(endpoint)
+    if reply.status in (401, 403):
+        raise BadInput(f"{endpoint.url} answers HTTP {reply.status}: {_ASKS_FOR_KEY[bool(key)]}")
+    if reply.location:
+        raise BadInput(f"{endpoint.url}/v1/models redirects to {reply.location!r}: give the URL that this leads to")
 
-    if status in (401, 403):
-        raise BadInput(f"{endpoint.url} answers HTTP {status}: {_ASKS_FOR_KEY[bool(key)]}")
-
-    models = served_models(body)
-    if not models:
+    models = served_models(reply.text)
+    if not models and model is None:
         raise ServerError(
-            f"{endpoint.url}/v1/models answers HTTP {status} and lists no model; is it an OpenAI-compatible server? "
-            f"It says: {body[:200]!r}"
+            f"{endpoint.url}/v1/models answers HTTP {reply.status} and lists no model; is it an OpenAI-compatible "
+            "server? If it serves one all the same, name it with --perf-server-model NAME. It says: "
+            f"{reply.text[:200]!r}"
         )
 
     served = ", ".join(map(repr, models))
     if model is None and len(models) > 1:
         raise BadInput(f"{endpoint.url} serves {served}; say which one with --perf-server-model NAME")
-    if model is not None and model not in models:
+    if model is not None and models and model not in models:
         raise BadInput(f"{endpoint.url} does not serve {model!r}; it serves {served}")
 
     endpoint = replace(endpoint, model=model or models[0])
     given: dict[str, Json] = {
         "model": printable(endpoint.model),
-        "max_model_len": model_length(body, endpoint.model) or "unknown",
+        "max_model_len": model_length(reply.text, endpoint.model) or "unknown",
     }
     return Server(endpoint, ATTACHED_TOKEN_IDS, given_facts=given)
+
+
+def _models_page(endpoint: Endpoint) -> HttpReply:
+    try:
+        return fetch(endpoint, "/v1/models")
+    except ServerError as error:
+        cause = error.__cause__
+        # asyncio's own OSError is of a host with several addresses, none of which answered.
+        if isinstance(cause, ConnectionError | socket.gaierror) or type(cause) is OSError:
+            raise ServerError(f"nothing answers at {endpoint.url}: {cause}; is the server up?") from error
+        raise
 
 
 def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
@@ -302,6 +313,6 @@ def _check_is_ours(process: ServerProcess, endpoint: Endpoint) -> None:
 
 def _is_healthy(endpoint: Endpoint) -> bool:
     try:
-        return fetch(endpoint, "/health")[0] == 200
-    except OSError:
+        return fetch(endpoint, "/health").status == 200
+    except ServerError:
         return False

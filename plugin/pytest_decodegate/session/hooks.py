@@ -112,7 +112,7 @@ class SessionHooks:
 
             return result
         except DecodegateError as error:
-            self._session.hardware.doubt(error)
+            self._session.doubt(error)
             # Our own frames help nobody; the line of the test does.
             raise pytest.fail.Exception(_without_our_frames(error, item), pytrace=False) from None
         finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..cause import Cause, Finding
-from ..errors import BadInput, DecodegateError
+from ..errors import BadInput, DecodegateError, ServerError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.result import Result
 from ..gate.text.explain import explain
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..reference.protocol import Reference
     from ..resources.gangs import Gangs
     from ..resources.hardware import Hardware
+    from ..resources.server import ServerUnderTest
     from ..serving.server import Server
     from ..settings.settings import Settings
     from .results import Results
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 SAMPLING_SHARE = 1 / 8
 """Part of the band that the sampling error of one replicate may take; what is left is for differences of processes."""
+
+
+def _invalid(metric: Metric, level: Level, reasons: tuple[Finding, ...]) -> Judged:
+    return Judged(Judgement(metric, Verdict.INVALID, Basis(level), reasons=reasons))
 
 
 @dataclass(eq=False)
@@ -47,6 +52,8 @@ class Perf:
     _reference: Reference
     _results: Results
     _progress: Progress
+    _servers: ServerUnderTest
+    _doubt: Callable[[DecodegateError], None]
 
     @property
     def has_gpu(self) -> bool:
@@ -143,7 +150,7 @@ class Perf:
         if self._settings.server or self._settings.serve:
             pytest.skip("only the suite's own rank-slice has a depth to choose")
 
-        if self._hardware.wedged():
+        if self._unusable("window"):
             from ..serving.unreachable import unreachable_server
 
             return unreachable_server()
@@ -179,19 +186,34 @@ class Perf:
         """Measure under the band that holds here, report what came out, and fail the test unless it passes."""
         __tracebackhide__ = True
         metric = self._with_band(metric)
-        if wedged := self._hardware.wedged():  # each try would cost its deadline
-            sick = tuple(Finding(reason, Cause.SICK_GPU, reason) for reason in wedged)
-            judged = Judged(Judgement(metric, Verdict.INVALID, Basis(level), reasons=sick))
+        if unusable := self._unusable(level):  # each try would cost its deadline
+            judged = _invalid(metric, level, unusable)
         else:
             self._refuse_undeclared(metric)
             self._results.claim(metric.name, self._item.nodeid)
-            judged = measure(metric)
+            judged = self._measured(metric, level, measure)
 
         result = self._result(judged)
         if not result.passes:
             pytest.fail(explain(judged.judgement), pytrace=False)
 
         return result
+
+    def _unusable(self, level: Level) -> tuple[Finding, ...]:
+        """Why GPUs, or the server that `level` is of, are not to be asked again in this session."""
+        sick = tuple(Finding(reason, Cause.SICK_GPU, reason) for reason in self._hardware.wedged())
+        return sick or (self._servers.hung if level in ("window", "server") else ())
+
+    def _measured(self, metric: Metric, level: Level, measure: Callable[[Metric], Judged]) -> Judged:
+        """What `measure` gives; a server that failed is a row of the table, too: INVALID, with what it said."""
+        try:
+            return measure(metric)
+        except ServerError as error:
+            failure = error
+
+        # Outside of the except block: pytest would show the traceback of an error that is being handled.
+        self._doubt(failure)
+        return _invalid(metric, level, (failure.finding,))
 
     def _result(self, judged: Judged) -> Result:
         """Record what is to be recorded, and report it; what cannot be recorded is reported all the same."""

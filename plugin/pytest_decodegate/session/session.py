@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..errors import BadInput, DecodegateError
+from ..errors import BadInput, DecodegateError, ServerHung
 from ..resources import timeouts
 from ..resources.hardware import Hardware
 from ..resources.progress import TerminalProgress
@@ -58,7 +58,7 @@ class PerfSession:
         self.results = Results(self.announce, self.progress)
         self.debugging = False
         self.hardware = Hardware(self._machine, lambda: settings.stack.applied(self._gang_options()))
-        self.sources = Sources(self.hardware, self.progress, self.deadline, settings.quality_prompts)
+        self.sources = Sources(self.hardware, self.progress, self.deadline, settings)
         self._item: pytest.Item | None = None
         self._item_started = 0.0
 
@@ -108,7 +108,28 @@ class PerfSession:
         """What the perf test `item` calls."""
         from .perf import Perf
 
-        return Perf(item, self.settings, self.hardware, self.gangs, self.reference, self.results, self.progress)
+        return Perf(
+            item,
+            self.settings,
+            self.hardware,
+            self.gangs,
+            self.reference,
+            self.results,
+            self.progress,
+            self.servers,
+            self.doubt,
+        )
+
+    def doubt(self, error: DecodegateError) -> None:
+        """Remember what `error`, with which a test or a measurement ended, says of the GPUs and the server."""
+        self.hardware.doubt(error)
+        if isinstance(error.origin, ServerHung):
+            self.servers.note_hung(error.origin)
+
+    @property
+    def has_usable_server(self) -> bool:
+        """Whether a server may be asked: no earlier test has shown wedged GPUs or a server that hangs."""
+        return not (self.hardware.wedged() or self.servers.hung)
 
     def close_gangs(self, world_size: int) -> None:
         """Stop the gangs of one world size, if they run."""

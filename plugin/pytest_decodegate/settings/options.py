@@ -113,6 +113,11 @@ def add_options(parser: pytest.Parser) -> None:
         help='Ask these prompts in the quality test, JSON lines of {"prompt": "..."}, instead of the built-in ones',
     )
     group.addoption("--perf-server-timeout", metavar="SECONDS", help="Time for a server to start (default: 2700)")
+    group.addoption(
+        "--perf-warmup-timeout",
+        metavar="SECONDS",
+        help="Time for each token of a server's warm-up, in which it may compile kernels (default: 900)",
+    )
     group.addoption("--perf-start-timeout", metavar="SECONDS", help="Time for the ranks to start (default: 300)")
     group.addoption("--perf-deadline", metavar="SECONDS", help="Time for one call on the ranks (default: 600)")
     group.addoption("--perf-nnodes", metavar="N", help="Spread each gang over N nodes, started by --perf-node-start")

@@ -43,6 +43,7 @@ class Settings:
     server_key_env: str | None
     server_model: str | None
     server_restarts: int | None
+    warm_up_seconds: float
     quality_prompts: tuple[str, ...]
 
     def tolerance(self, metric: str, own: float) -> float:
@@ -83,5 +84,6 @@ def read_settings(config: pytest.Config) -> Settings:
         server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
         server_model=values.server_model(config.getoption("--perf-server-model"), attached),
         server_restarts=values.restarts(config, server),
+        warm_up_seconds=values.seconds(config, "--perf-warmup-timeout", default=900),
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
     )

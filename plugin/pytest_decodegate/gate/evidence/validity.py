@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import median
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
 
 from ...cause import Cause, Finding
 from ...metric import Measurement
+from ..stats.student import t_quantile
 from ..text.quantity import format_percent, format_value
 
 LEAST_REPLICATES = 2
@@ -22,15 +24,55 @@ MOST_DRIFT = 0.10
 """Change from the first third to the last that warm-up, heating or throttling make, and noise does not; a metric whose
 band is wider has noise to match, and is allowed its band."""
 
+LEAST_TO_TREND = 4
+"""Replicates: a line through three leaves one degree of freedom, whose t is never convincing."""
+
+TREND_ALPHA = 0.01
+"""Chance, two-sided, that windows which do not drift seem to."""
+
 _STEADY_KINDS = ("kernel", "collective")
+_SERVED = ("window", "server")
 
 
-def broken_rules(measurement: Measurement) -> tuple[Finding, ...]:
-    """Why the samples cannot be judged, a finding for each broken rule; empty when they can."""
-    return tuple(_broken(measurement))
+def broken_rules(measurement: Measurement, *, in_turn: bool = False) -> tuple[Finding, ...]:
+    """Why the samples cannot be judged, a finding for each broken rule; empty when they can.
+
+    in_turn: its replicates were measured in turn with those of another stack, so that what drifts on both cancels.
+    """
+    return tuple(_broken(measurement, in_turn))
 
 
-def _broken(measurement: Measurement) -> Iterator[Finding]:
+def trend(logs: Sequence[float]) -> float:
+    """Change of log values in order from the first to the last, along a line; 0 where chance may have made it."""
+    count = len(logs)
+    if count < LEAST_TO_TREND:
+        return 0.0
+
+    times = [index - (count - 1) / 2 for index in range(count)]
+    spread = sum(time * time for time in times)
+    slope = sum(time * value for time, value in zip(times, logs, strict=True)) / spread
+    level = fmean(logs)
+    squares = sum((value - level - slope * time) ** 2 for time, value in zip(times, logs, strict=True))
+    error = math.sqrt(squares / (count - 2) / spread)
+    return slope * (count - 1) if abs(slope) > t_quantile(1 - TREND_ALPHA / 2, count - 2) * error else 0.0
+
+
+def drift_between(base: Measurement, candidate: Measurement) -> Iterator[Finding]:
+    """Whether windows of two servers in turn drift apart: how much slower one is then depends on when one asks."""
+    if candidate.level != "window" or len(base.values) != len(candidate.values):
+        return
+
+    pairs = zip(base.values, candidate.values, strict=True)
+    drift = math.expm1(trend([math.log(new / old) for old, new in pairs]))
+    if abs(drift) > candidate.metric.tolerance:
+        text = (
+            f"the two servers drifted apart by {format_percent(drift)} from the first pair of windows to the last; one "
+            "of them was not warm, or changes while it serves"
+        )
+        yield Finding(text, Cause.DRIFT, "servers apart")
+
+
+def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
     count = len(measurement.replicates)
     if count < LEAST_REPLICATES:
         few = f"{count} replicate(s) measured, at least {LEAST_REPLICATES} are needed to see noise"
@@ -44,13 +86,24 @@ def _broken(measurement: Measurement) -> Iterator[Finding]:
             still = f"all {len(samples)} samples are {value}; the clock did not run or is too coarse"
             yield Finding(still, Cause.BROKEN_CLOCK).of(f"replicate {number}")
 
-        drift = _drift(samples) if measurement.metric.kind in _STEADY_KINDS else 0.0
+        steady = timed and (measurement.metric.kind in _STEADY_KINDS or measurement.level in _SERVED)
+        drift = _drift(samples) if steady else 0.0
         if abs(drift) > max(MOST_DRIFT, measurement.metric.tolerance):
             drifted = (
                 f"samples drifted by {format_percent(drift)} from the first third to the last; warm-up was too short, "
                 "or clocks changed while measuring"
             )
             yield Finding(drifted, Cause.DRIFT).of(f"replicate {number}")
+
+    # Starts of a server are as independent as processes; windows of one start follow each other.
+    if timed and measurement.level == "window" and not in_turn:
+        drift = math.expm1(trend([math.log(value) for value in measurement.values]))
+        if abs(drift) > measurement.metric.tolerance:
+            drifted = (
+                f"windows drifted by {format_percent(drift)} from the first to the last, which no noise does; the "
+                "server was not warm, or it changes while it serves (clocks, memory, somebody else's load)"
+            )
+            yield Finding(drifted, Cause.DRIFT, "windows")
 
 
 def _drift(samples: tuple[float, ...]) -> float:

@@ -51,15 +51,16 @@ def headline(judgement: Judgement) -> str:
 
 
 def _change(judgement: Judgement) -> str:
-    change = _percent(judgement.numbers.change)
+    band = judgement.metric.tolerance
+    change = _percent(judgement.numbers.change, band)
     if judgement.basis.unpublished is not None:
         return f"{change} (+ is worse, noise unknown)"
 
-    return f"{change} [{_percent(judgement.numbers.lo)}, {_percent(judgement.numbers.hi)}] (+ is worse)"
+    return f"{change} [{_percent(judgement.numbers.lo, band)}, {_percent(judgement.numbers.hi, band)}] (+ is worse)"
 
 
-def _percent(fraction: float | None) -> str:
-    return "unknown" if fraction is None else format_percent(fraction)
+def _percent(fraction: float | None, band: float) -> str:
+    return "unknown" if fraction is None else format_percent(fraction, beside=band)
 
 
 def _value(judgement: Judgement, value: float | None) -> str:

@@ -22,17 +22,30 @@ def format_value(value: float, unit: str) -> str:
     return f"{_three_digits(value / scale)} {name}"
 
 
-def format_percent(fraction: float, *, signed: bool = True) -> str:
-    """`fraction` in percent with one decimal, two below one percent: "+5.2 %", "-0.31 %"."""
+_MOST_DECIMALS = 4
+
+
+def format_percent(fraction: float, *, signed: bool = True, beside: float | None = None) -> str:
+    """`fraction` in percent with one decimal, two below one percent: "+5.2 %", "-0.31 %".
+
+    beside: another fraction, such as a band, whose size the text must not seem to have: more decimals then, up to four.
+    """
     percent = 100 * fraction
     decimals = 1 if abs(percent) >= 1 else 2
+    if beside is not None and abs(beside) != abs(fraction):
+        while decimals < _MOST_DECIMALS and round(abs(percent), decimals) == round(abs(100 * beside), decimals):
+            decimals += 1
+
     # Adding 0.0 turns a rounded -0.0 into 0.0.
     return f"{round(percent, decimals) + 0.0:{'+' if signed else ''}.{decimals}f} %"
 
 
-def format_interval(lo: float | None, hi: float | None) -> str:
-    """Both ends in percent, "+1.0 % .. +2.5 %"; "-" for an interval that is not known."""
-    return "-" if lo is None or hi is None else f"{format_percent(lo)} .. {format_percent(hi)}"
+def format_interval(lo: float | None, hi: float | None, *, beside: float | None = None) -> str:
+    """Both ends in percent, "+1.0 % .. +2.5 %"; "-" for an interval that is not known. beside: as of format_percent."""
+    if lo is None or hi is None:
+        return "-"
+
+    return f"{format_percent(lo, beside=beside)} .. {format_percent(hi, beside=beside)}"
 
 
 def format_band(tolerance: float) -> str:

@@ -1,17 +1,18 @@
-"""What is stamped without aiohttp and what goes through it, by the bytes and over a real connection."""
+"""HTTP/1.1 by the bytes and over a real connection: every framing of a body, and connections that are used again."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import shutil
 import ssl
 import subprocess
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import example, given
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 from loops import complete
 from scripted import TOKENS, Handler, ScriptedServer, answer, streaming
 
+from pytest_decodegate.client import connection
 from pytest_decodegate.client.client import Client
+from pytest_decodegate.client.connection import LoopTurns
+from pytest_decodegate.client.http1 import Body, Head, HeadReader, NotHttp, origin, request, whole_chunks
 from pytest_decodegate.client.stream import read
-from pytest_decodegate.client.tap import Turns, whole_chunks
-from pytest_decodegate.errors import ServerError
+from pytest_decodegate.errors import BadInput, ServerError
 
 DATA = st.binary(min_size=1, max_size=300)
 
@@ -41,12 +44,12 @@ def test_whole_chunks_are_their_data(some: list[bytes]) -> None:
 
 
 @given(st.lists(DATA, max_size=5))
-def test_the_last_chunk_is_for_aiohttp(some: list[bytes]) -> None:
+def test_the_last_chunk_is_no_data(some: list[bytes]) -> None:
     assert whole_chunks(chunked(some) + b"0\r\n\r\n") is None
 
 
 @given(st.lists(st.from_regex(rb"data: [a-z{}]{1,60}\n\n", fullmatch=True), min_size=1, max_size=4), st.integers(1))
-def test_part_of_a_chunk_is_for_aiohttp(events: list[bytes], cut: int) -> None:
+def test_part_of_a_chunk_is_not_whole(events: list[bytes], cut: int) -> None:
     read = chunked(events)
     edges = {0}
     for event in events:
@@ -66,7 +69,7 @@ def test_any_bytes_are_read_and_never_grow(read: bytes) -> None:
     assert len(whole_chunks(read) or b"") <= max(len(read) - 5, 0)
 
 
-def test_chunk_extensions_are_for_aiohttp() -> None:
+def test_chunk_extensions_are_not_read_the_quick_way() -> None:
     assert whole_chunks(b"4;name=value\r\nabcd\r\n") is None
 
 
@@ -77,7 +80,7 @@ def test_between_two_turns_there_is_room_for_reads() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
-        turns = Turns()
+        turns = LoopTurns()
 
         def end(name: str) -> None:
             done.append(name)
@@ -95,6 +98,95 @@ def test_between_two_turns_there_is_room_for_reads() -> None:
     asyncio.run(run())
     assert done == ["first", "read", "second", "read", "third", "read"]
     assert failures == [failure]
+
+
+BODY = b"data: 1\n\n" + b"y" * 700
+
+
+def decoded(head: Head, pieces: list[bytes], most_bytes: int = 10_000) -> tuple[bytes, bool]:
+    body = Body(head, most_bytes)
+    data = b"".join(body.feed(piece) for piece in pieces)
+    return data, body.ended
+
+
+def in_pieces(whole: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
+    return [whole[start:end] for start, end in pairwise(edges)]
+
+
+def head_with(**headers: str) -> Head:
+    return Head(200, "1.1", {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@given(st.lists(DATA, max_size=5), st.lists(st.integers(min_value=0), max_size=8), st.booleans(), st.booleans())
+def test_a_chunked_body_may_be_cut_anywhere(
+    some: list[bytes], places: list[int], trailer: bool, extended: bool
+) -> None:
+    chunks = b"".join(b"%x%b\r\n%b\r\n" % (len(data), b";a=1" if extended else b"", data) for data in some)
+    whole = chunks + b"0\r\n" + (b"A: 1\r\n" if trailer else b"") + b"\r\n"
+    assert decoded(head_with(transfer_encoding="chunked"), in_pieces(whole, places)) == (b"".join(some), True)
+
+
+@given(st.lists(st.integers(min_value=0), max_size=8), st.sampled_from(["gzip", "deflate", "raw"]))
+def test_a_packed_body_may_be_cut_anywhere(places: list[int], coding: str) -> None:
+    packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
+    packed = packer.compress(BODY) + packer.flush()
+    head = head_with(content_encoding="deflate" if coding == "raw" else coding, content_length=str(len(packed)))
+    assert decoded(head, in_pieces(packed, places)) == (BODY, True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent", "message"),
+    [
+        ({"transfer_encoding": "chunked"}, b"xyz\r\n", "begins with b'xyz' and not with its length"),
+        ({"transfer_encoding": "chunked"}, b"1" * 70_000, "is endless"),
+        ({"content_length": "many"}, b"", "Content-Length of 'many'"),
+        ({"content_encoding": "br"}, b"", "packed as 'br', although it was asked for unpacked"),
+        ({"content_encoding": "gzip"}, b"no gzip", "cannot be unpacked"),
+        ({}, b"x" * 2_000_000, "longer than 1 MiB"),
+        ({"content_encoding": "gzip"}, gzip.compress(bytes(2_000_000)), "longer than 1 MiB"),
+    ],
+)
+def test_what_is_no_body_is_refused(headers: dict[str, str], sent: bytes, message: str) -> None:
+    with pytest.raises(NotHttp, match=message):
+        decoded(head_with(**headers), [sent], most_bytes=2**20)
+
+
+@given(st.lists(st.integers(min_value=0), max_size=8))
+def test_a_head_may_be_cut_anywhere_and_interim_ones_are_passed_over(places: list[int]) -> None:
+    interim = b"HTTP/1.1 103 Early\r\nA: 0\r\n\r\n"
+    whole = interim + b"HTTP/1.1 307 Go\r\nSet: a\r\nset: b\r\nLocation: /x\r\n\r\nrest"
+    reader, found, following = HeadReader(), None, b""
+    for piece in in_pieces(whole, places):
+        if found is not None:
+            following += piece
+        elif told := reader.feed(piece):
+            found, following = told
+
+    assert found == Head(307, "1.1", {"set": "a, b", "location": "/x"})
+    assert following == b"rest"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"H" + b"x" * 9]
+)
+def test_what_is_no_http_is_refused_at_once(sent: bytes) -> None:
+    with pytest.raises(NotHttp, match="not an HTTP"):
+        HeadReader().feed(sent)
+
+
+def test_a_request_says_where_it_goes() -> None:
+    sent = request("POST", origin("https://[::1]:8000/a b"), "/v1", {"Authorization": "Bearer k"}, b"{}")
+    assert sent.startswith(b"POST /a%20b/v1 HTTP/1.1\r\nHost: [::1]:8000\r\n")
+    assert sent.endswith(b"Content-Length: 2\r\n\r\n{}")
+    assert request("GET", origin("http://grün.example"), "/", {}).split(b"\r\n")[1] == b"Host: xn--grn-ioa.example"
+
+
+def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
+    with pytest.raises(BadInput, match="header Authorization holds a character") as caught:
+        request("GET", origin("http://a"), "/", {"Authorization": "Bearer sk\r\nX: 1"})
+
+    assert "sk" not in str(caught.value)
 
 
 @pytest.fixture
@@ -122,7 +214,7 @@ def raw(pieces: Sequence[bytes]) -> Handler:
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 PACKED = HEAD + b"Content-Encoding: deflate\r\n"
-# Unpacked it is more than aiohttp decodes before somebody takes it.
+# Unpacked it is a hundred times what is sent.
 MUCH = b": " + bytes(3_000_000) + b"\n\n" + b"".join(answer())
 
 
@@ -138,12 +230,12 @@ MUCH = b": " + bytes(3_000_000) + b"\n\n" + b"".join(answer())
             b"0\r\n\r\n",
         ],
         [HEAD + CHUNKED, *(bytes([byte]) for piece in answer() for byte in framed(piece)), b"0", b"\r\n\r", b"\n"],
-        [HEAD + b"Connection: close\r\n\r\n", *answer()],
+        [HEAD + b"HttpConnection: close\r\n\r\n", *answer()],
         [HEAD.replace(b"1.1", b"1.0") + b"\r\n", *answer()],
         [HEAD + b"Content-Length: %d\r\n\r\n" % len(b"".join(answer())), *answer()],
         [PACKED + CHUNKED, framed(zlib.compress(MUCH)) + b"0\r\n\r\n"],
-        [PACKED + b"Connection: close\r\n\r\n" + zlib.compress(MUCH)],
-        [PACKED + b"Connection: close\r\n\r\n", zlib.compress(MUCH)],
+        [PACKED + b"HttpConnection: close\r\n\r\n" + zlib.compress(MUCH)],
+        [PACKED + b"HttpConnection: close\r\n\r\n", zlib.compress(MUCH)],
     ],
     ids=[
         "chunks",
@@ -212,8 +304,8 @@ def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext
     named = ("-addext", "subjectAltName=IP:127.0.0.1")
     out = ("-keyout", str(key), "-out", str(certificate))
     subprocess.run(["openssl", "req", "-x509", *made, *named, *out], check=True, capture_output=True)
-    trusting = partial(aiohttp.TCPConnector, ssl=ssl.create_default_context(cafile=certificate))
-    monkeypatch.setattr(aiohttp, "TCPConnector", trusting)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    connection._tls.cache_clear()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     return context
@@ -227,3 +319,17 @@ def test_over_tls_no_byte_is_lost(certified: ssl.SSLContext) -> None:
         assert complete(server).tokens == TOKENS
     finally:
         server.close()
+
+
+def test_an_untrusted_certificate_is_named_and_what_to_do_about_it(
+    certified: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    connection._tls.cache_clear()
+    server = ScriptedServer(certified)
+    try:
+        with pytest.raises(ServerError, match=r"certificate is not trusted: self.signed certificate.* SSL_CERT_FILE"):
+            complete(server)
+    finally:
+        server.close()
+        connection._tls.cache_clear()
