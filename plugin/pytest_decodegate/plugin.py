@@ -37,7 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
 
     if options.perf_wanted(config):
+        from .process.interrupts import interrupt_on_sigterm
+
         _refuse_xdist(config)
+        config.add_cleanup(interrupt_on_sigterm())
 
     config.stash[SUITE] = Suite(config, settings)
 

@@ -39,9 +39,12 @@ def scripted() -> Iterator[ScriptedServer]:
     server.close()
 
 
+WATCHED = ("what the watch has to say",)
+
+
 def source(scripted: ScriptedServer, **options: Any) -> WindowSource:
     def watch() -> AbstractContextManager[Any]:
-        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
+        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=WATCHED)))
 
     progress: Any = SimpleNamespace(tick=lambda text: None)
     return WindowSource("tpot", attach(scripted.url), LOAD, watch=watch, progress=progress, **options)
@@ -51,6 +54,7 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     windows = source(scripted)
     assert len([*windows.take(2), *windows.take(1)]) == 3
     assert windows.level == "window"
+    assert set(WATCHED) <= set(windows.notes)
     assert windows.facts["server_starts"] == 1
     assert len(scripted.prompts) == 1 + 3 * LOAD.sent
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..process.interrupts import interrupt_on_sigterm
 
 if TYPE_CHECKING:
     from ..report.upgrade import Run
@@ -36,8 +35,12 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
         selected = ("-m", f"perf and ({markers})" if markers else "perf")
         # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
         quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-        with _interrupted_by_sigterm():
+        uninterrupted = interrupt_on_sigterm()
+        try:
             status = pytest.main([quiet, *selected, *stacks, f"--perf-report={report}", *arguments])
+        finally:
+            uninterrupted()
+
         if status == pytest.ExitCode.USAGE_ERROR:
             raise BadInput("pytest refused its arguments, see above")
 
@@ -47,17 +50,3 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
 def _given(option: str, stack: Stack) -> Sequence[str]:
     """`stack` as option of pytest, a part at a time, because a value may hold a comma."""
     return [f"{option}={part}" for part in stack.parts]
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """A job that is cancelled or runs out of time keeps what it has measured; SIGTERM alone would drop it all."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -55,6 +55,7 @@ class WindowSource:
         self._restart = restart
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
+        self._watched_notes: list[str] = []
         self._ran: Mapping[str, Json] = {}
         self._starts = 0
         self.level: Level = "server" if restart else "window"
@@ -105,7 +106,7 @@ class WindowSource:
         windows = [window for share in self._shares(count) for window in self._watched(share)]
         unchecked = (*_uncounted(self._windows), *_unmonitored(self._server, self._ran))
         floor = _floor(self._load.concurrency)
-        self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor)]
+        self.notes = [*speculation_notes(self._windows), *unchecked, *_floor_notes(floor), *self._watched_notes]
         return [Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s]
 
     def _shares(self, count: int) -> Sequence[int]:
@@ -128,6 +129,7 @@ class WindowSource:
         telemetry = watch.report()
         self.broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
+        self._watched_notes.extend(note for note in telemetry.notes if note not in self._watched_notes)
         self._note_what_runs(self._server.facts())
         return windows
 

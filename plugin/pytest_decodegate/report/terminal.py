@@ -78,7 +78,7 @@ def row(result: Result) -> tuple[str, ...]:
     unit = judgement.metric.unit
     return (
         judgement.metric.name,
-        f"{judgement.verdict}{', recorded' if result.recorded else ''}",
+        f"{judgement.verdict}{', advisory' if result.advisory else ''}{', recorded' if result.recorded else ''}",
         "-" if judgement.measured is None else format_value(judgement.measured, unit),
         "-" if judgement.base is None else format_value(judgement.base, unit),
         "-" if judgement.change is None else format_percent(judgement.change),

@@ -62,11 +62,14 @@ class Devices:
         return self._watch(_Everyone)
 
     def _watch(self, own_pids: Callable[[], Collection[int]]) -> Watch:
+        from ..machine.cpu_load import CpuLoad
         from ..machine.pcie import slot_of
         from ..machine.watch import Watch
 
+        on_cpu = not self._gpus and own_pids is not _Everyone  # where all are ours nobody can be told an other
         slots = {gpu.uuid: slot_of(gpu) for gpu in self._gpus}
-        return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots)
+        cpu = CpuLoad(own_pids) if on_cpu else None
+        return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots, cpu=cpu)
 
     @cached_property
     def health(self) -> Health:

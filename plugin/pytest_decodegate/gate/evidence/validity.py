@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ...metric import Measurement
+from ...metric import Json, Measurement
 from ..text.quantity import format_percent, format_value
 
 LEAST_REPLICATES = 2
@@ -21,6 +21,13 @@ MOST_DRIFT = 0.10
 """Change from the first third to the last that warm-up, heating or throttling make, and noise does not; a metric whose
 band is wider has noise to match, and is allowed its band."""
 
+MOST_OTHERS_SHARE = 0.2
+"""Of the cores, in use by other processes while processes that wait for each other were timed on them. On two cores a
+busy loop is half, and a server, its engine and its client wait for what it leaves; an idle desktop is a tenth."""
+
+_WAIT_FOR_EACH_OTHER = (("clock", "client, monotonic, at the socket"), ("start", "host barrier"))
+"""Fields of the contract of such a measurement: a client and its server, or ranks without a GPU."""
+
 _STEADY_KINDS = ("kernel", "collective")
 
 
@@ -35,6 +42,9 @@ def _broken(measurement: Measurement) -> Iterator[str]:
         yield f"{count} replicate(s) measured, at least {LEAST_REPLICATES} are needed to see noise"
 
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
+    if any(measurement.metric.contract.get(name) == value for name, value in _WAIT_FOR_EACH_OTHER):
+        yield from _busy_cores(measurement.facts.get("telemetry"))
+
     for number, replicate in enumerate(measurement.replicates, start=1):
         samples = replicate.samples
         if timed and len(samples) >= LEAST_SAMPLES_TO_VARY and min(samples) == max(samples):
@@ -47,6 +57,19 @@ def _broken(measurement: Measurement) -> Iterator[str]:
                 f"replicate {number}: samples drifted by {format_percent(drift)} from the first third to the last; "
                 "warm-up was too short, or clocks changed while measuring"
             )
+
+
+def _busy_cores(telemetry: Json) -> Iterator[str]:
+    """The look at which others used the most cores, if these were too many; GPU hosts do not look at their cores."""
+    looks = [look.get("cpu") for look in telemetry if isinstance(look, dict)] if isinstance(telemetry, list) else []
+    known = [(float(str(cpu["others_cores"])), cpu) for cpu in looks if isinstance(cpu, dict)]
+    others, cpu = max(known, key=lambda pair: pair[0], default=(0.0, {}))
+    if known and others > MOST_OTHERS_SHARE * float(str(cpu["cores"])):
+        most = f", most: {cpu['most']}" if cpu["most"] else ""
+        yield (
+            f"other processes used {others:.1f} of {cpu['cores']} cores{most}, and what was timed waits for a core "
+            "too; stop them and measure again"
+        )
 
 
 def _drift(samples: tuple[float, ...]) -> float:
