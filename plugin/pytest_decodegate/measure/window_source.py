@@ -81,6 +81,7 @@ class WindowSource:
             "output_tokens": self._load.output_tokens,
             "requests": self._load.requests,
             **self._server.given_facts,
+            **self._loop.prompt_facts,
             **({"backend": backend} if backend else {}),
         }
 
