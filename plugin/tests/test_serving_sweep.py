@@ -122,7 +122,7 @@ def scripted() -> Iterator[ScriptedServer]:
 
 
 def watch() -> Any:
-    return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
+    return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=())))
 
 
 def sweep(scripted: ScriptedServer, said_lines: list[str]) -> SweepSource:
