@@ -20,7 +20,7 @@ SWEEP_BAND = 0.50
 """Recorded for the curve; what decoding sends is gated by the tests above."""
 
 GLOO_BAND = 0.75
-"""Two ranks on shared cores wait for the scheduler as much as for each other."""
+"""Two ranks on shared cores wait for the scheduler as much as for each other: it is shown, and gates nothing."""
 
 WHERE = "NCCL; gloo is measured by test_allreduce_gloo"
 
@@ -77,7 +77,7 @@ def test_allreduce_sweep(perf: Perf, world_size: int, path: str, size_bytes: int
     perf.measure(metric, allreduce_sweep, world_size=world_size, path=path, size_bytes=size_bytes)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 def test_allreduce_gloo(perf: Perf, world_size: int) -> None:
     """The stand-in without a GPU: the same bytes and burst over gloo on loopback."""

@@ -14,7 +14,7 @@ ALLTOALL_BAND = 0.15
 """Captured from torch.distributed, which differed by up to 14 % between fresh gangs for AllReduce."""
 
 GLOO_BAND = 0.75
-"""Two ranks on shared cores wait for the scheduler as much as for each other."""
+"""Two ranks on shared cores wait for the scheduler as much as for each other: it is shown, and gates nothing."""
 
 AGRS_HALVES: dict[str, Callable[..., Workload]] = {"allgather": allgather, "reduce_scatter": reduce_scatter}
 
@@ -51,7 +51,7 @@ def test_gather_and_scatter(perf: Perf, world_size: int, half: str, path: str, t
     perf.measure(metric, AGRS_HALVES[half], world_size=world_size, path=path, tokens=tokens)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
 def test_alltoall_gloo(perf: Perf, world_size: int, direction: Literal["dispatch", "combine"]) -> None:
@@ -61,7 +61,7 @@ def test_alltoall_gloo(perf: Perf, world_size: int, direction: Literal["dispatch
     perf.measure(metric, alltoall, world_size=world_size, direction=direction, path="gloo", tokens=8)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("half", AGRS_HALVES)
 def test_gather_and_scatter_gloo(perf: Perf, world_size: int, half: str) -> None:

@@ -20,15 +20,21 @@ def serving_load(concurrency: int) -> Load:
 
 
 def measure(perf: Perf, server: Server, concurrency: int) -> None:
-    """Gate the TPOT of a server; without a GPU it goes by another name."""
+    """Gate the TPOT of a server; the stand-in without a GPU goes by another name, see `measure_stand_in`."""
     if server.stand_in:
-        metric = Metric.of(f"tpot_cpu[c={concurrency}]", "cpu")
-        # The client shares the server's cores here, so the two may disagree by more than on a host of their own.
-        load = Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(8, 2 * concurrency), cross_check=0.2)
-    else:
-        metric, load = Metric.of(f"tpot[c={concurrency}]", "serving"), serving_load(concurrency)
+        pytest.skip("no GPU: test_tpot_cpu measures the stand-in")
 
-    perf.measure_tpot(metric, server, load)
+    perf.measure_tpot(Metric.of(f"tpot[c={concurrency}]", "serving"), server, serving_load(concurrency))
+
+
+def measure_stand_in(perf: Perf, server: Server, concurrency: int) -> None:
+    """Show the TPOT of the tiny model on a CPU: it shares the cores with its client, so that it gates nothing."""
+    if not server.stand_in:
+        pytest.skip("the tiny model on a CPU is served only without a GPU and without a server of the user's")
+
+    # For the same reason client and server may disagree by more than on a host of their own.
+    load = Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(4, 2 * concurrency), cross_check=0.2)
+    perf.measure_tpot(Metric.of(f"tpot_cpu[c={concurrency}]", "cpu"), server, load)
 
 
 @pytest.mark.perf
@@ -36,6 +42,20 @@ def measure(perf: Perf, server: Server, concurrency: int) -> None:
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
     """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency."""
     measure(perf, server, concurrency)
+
+
+@pytest.mark.perf(advisory=True)
+@pytest.mark.parametrize("concurrency", [1], ids="c={}".format)
+def test_tpot_cpu(perf: Perf, server: Server, concurrency: int) -> None:
+    """The same of the stand-in without a GPU."""
+    measure_stand_in(perf, server, concurrency)
+
+
+@pytest.mark.perf(extended=True, advisory=True)
+@pytest.mark.parametrize("concurrency", [2, 4, 8, 16], ids="c={}".format)
+def test_tpot_cpu_sweep(perf: Perf, server: Server, concurrency: int) -> None:
+    """The same at other concurrencies."""
+    measure_stand_in(perf, server, concurrency)
 
 
 @pytest.mark.perf(extended=True)

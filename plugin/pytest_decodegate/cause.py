@@ -27,6 +27,7 @@ class Cause(StrEnum):
     # Of measurements that broke a rule.
     THROTTLING = "throttling"
     STRANGER = "stranger on the GPU"
+    BUSY_CORES = "cores in use by others"
     UNWATCHED = "GPU not watched"
     SICK_GPU = "sick GPU"
     BROKEN_CLOCK = "broken clock"

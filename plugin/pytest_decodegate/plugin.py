@@ -37,7 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     wanted = options.perf_wanted(config)
     if wanted:
+        from .process.interrupts import interrupt_on_sigterm
+
         _refuse_xdist(config)
+        config.add_cleanup(interrupt_on_sigterm())
     if wanted or options.any_given(config):
         _activate(config)
 

@@ -1,6 +1,22 @@
 """For the tests of the plugin, run by their path; the plugin itself comes through its entry point.
 
-Not at the top level: there it would be loaded with the perf tests of a clone, whatever folder a run starts in.
+Not at the top level: there it would be loaded with the perf tests of a clone, whatever folder a run starts in. No test
+can hang: each has a limit.
 """
 
+from __future__ import annotations
+
+import pytest
+from backstop import Backstop
+from hypothesis import settings
+
 pytest_plugins = ["pytester"]
+
+# Its 200 ms for an example would be an assertion on absolute time, on machines that others use, too.
+settings.register_profile("decodegate", deadline=None)
+settings.load_profile("decodegate")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit every test."""
+    config.pluginmanager.register(Backstop(), "backstop")

@@ -345,6 +345,39 @@ def test_a_killed_pytest_leaves_no_server_and_no_engine(
         time.sleep(0.1)
 
 
+def test_with_sigint_ignored_a_perf_run_ends_on_sigterm_with_its_table_and_leaves_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `nohup pytest -m perf &` is started, and many a CI job: Ctrl-C stops nothing there."""
+    pytester.makepyfile(
+        """
+        import os, signal
+
+        import pytest
+        from pytest_decodegate.metric import Metric
+        from workloads import nap
+
+        @pytest.mark.perf
+        def test_short(perf):
+            perf.measure(Metric.of("short", "cpu"), nap, milliseconds=1)
+
+        @pytest.mark.perf
+        def test_stopped(perf):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.popen(f"sleep 1; kill -TERM {os.getpid()}")
+            perf.measure(Metric.of("long", "cpu"), nap, milliseconds=60_000)
+        """
+    )
+    monkeypatch.setenv("ACCEPTANCE_TAG", tag := uuid.uuid4().hex)
+    monkeypatch.setenv("TMPDIR", str(temporary := pytester.mkdir("temporary")))
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytester._getpytestargs()]
+    result = pytester.run(*command, *RUN, "--perf-record=missing", f"--basetemp={pytester.path / 'base'}")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["short *NO_BASELINE, recorded *", "!*! KeyboardInterrupt: SIGTERM !*!"])
+    assert tagged("ACCEPTANCE_TAG", tag) == []
+    assert list(temporary.glob("dgate-*")) == []  # where ranks connect; torch keeps a cache of its own beside it
+
+
 def test_two_nodes_on_loopback_form_one_gang(pytester: pytest.Pytester) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -19,6 +19,7 @@ from typing import Any
 
 import gang_tasks
 import pytest
+from children import killed_after
 
 from pytest_decodegate.errors import BadInput, GangError, RankDied, RankHung, RankRaised
 from pytest_decodegate.gang import connection, protocol
@@ -491,11 +492,13 @@ def test_the_guard_is_killed(crew: Crew) -> None:
 
 
 HOST = """
-import sys
+import signal, sys
 from pathlib import Path
 import gang_tasks
 from pytest_decodegate.gang.controller import Gang, GangOptions
 
+# As in a terminal: a run in the background (`nohup ... &`, many CI runners) starts its children with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 options = GangOptions(log_root=Path(sys.argv[1]))
 with Gang(2, options, name="host") as gang:
     gang.run(gang_tasks.leave_grandchild)
@@ -510,21 +513,23 @@ def test_a_killed_pytest_leaves_nothing_not_even_a_grandchild_in_its_own_session
 ) -> None:
     tag = uuid.uuid4().hex
     environment = {**os.environ, TAG: tag, "PYTHONPATH": str(Path(gang_tasks.__file__).parent)}
-    with subprocess.Popen(
+    host = subprocess.Popen(
         [sys.executable, "-c", HOST, str(tmp_path)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as host:
-        assert host.stdout is not None
-        assert host.stdout.readline() == b"ready\n"
-        assert len(processes.tagged(TAG, tag)) == 7  # host, guard, torchrun, two ranks, two grandchildren
-        host.send_signal(signum)
-        host.wait(GONE_SECONDS)
-        found = left(tag, GONE_SECONDS)
+    )
+    try:
+        with killed_after(host):
+            assert host.stdout is not None
+            assert host.stdout.readline() == b"ready\n"
+            assert len(processes.tagged(TAG, tag)) == 7  # host, guard, torchrun, two ranks, two grandchildren
+            host.send_signal(signum)
+            host.wait(GONE_SECONDS)
+            assert left(tag, GONE_SECONDS) == []
+    finally:
         processes.kill_tagged(TAG, tag)
-        assert found == []
 
 
 def test_a_gang_that_is_closed_while_it_works_says_so(crew: Crew) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from children import killed_after
 
 from pytest_decodegate.process import guard, processes
 
@@ -29,7 +30,9 @@ DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(3600)"
 )
 OWNER = """
-import subprocess, sys, os
+import os, signal, subprocess, sys
+# As in a terminal: a run in the background (`nohup ... &`, many CI runners) starts its children with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from pytest_decodegate.process.guard import guarded
 guarded([sys.executable, "-S", "-c", sys.argv[2]], env=os.environ).wait()
@@ -66,7 +69,7 @@ def start(script: str, tag: str, grace_seconds: float = 0.2) -> subprocess.Popen
 
 
 def test_a_terminated_guard_leaves_no_descendant_not_even_in_another_session(tag: str) -> None:
-    with start(TREE, tag) as process:
+    with killed_after(start(TREE, tag)) as process:
         read_ready(process.stdout)
         assert len(processes.tagged(TAG, tag)) == 4
         process.terminate()
@@ -75,7 +78,7 @@ def test_a_terminated_guard_leaves_no_descendant_not_even_in_another_session(tag
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tag: str) -> None:
-    with start(DEAF, tag) as process:
+    with killed_after(start(DEAF, tag)) as process:
         read_ready(process.stdout)
         process.terminate()
         assert process.wait(SECONDS) == 128 + signal.SIGKILL
@@ -94,7 +97,7 @@ ctypes.CDLL(None).pthread_exit(None)
 def test_a_process_whose_main_thread_has_ended_does_not_hide_what_is_below_it(tag: str) -> None:
     """As a rank does while its many threads end: looked at just then, its child would be missed, and left behind."""
     script = [sys.executable, "-S", "-c", ENDING]
-    with subprocess.Popen(script, env=environment(tag), stdout=subprocess.PIPE) as ending:
+    with killed_after(subprocess.Popen(script, env=environment(tag), stdout=subprocess.PIPE)) as ending:
         read_ready(ending.stdout)
         stat = Path(f"/proc/{ending.pid}/stat")
         deadline = time.monotonic() + SECONDS
@@ -104,7 +107,6 @@ def test_a_process_whose_main_thread_has_ended_does_not_hide_what_is_below_it(ta
         below = guard.descendants(os.getpid())
         children = guard.descendants(ending.pid)
         family = processes.family()
-        ending.kill()
 
     assert len(children) == 1
     assert children[0] in below
@@ -114,7 +116,7 @@ def test_a_process_whose_main_thread_has_ended_does_not_hide_what_is_below_it(ta
 
 def test_the_end_of_the_command_ends_what_it_left_behind(tag: str) -> None:
     script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
-    with start(script, tag) as process:
+    with killed_after(start(script, tag)) as process:
         assert process.wait(SECONDS) == 0
         assert left_after(tag, 0) == []
 
@@ -122,12 +124,13 @@ def test_the_end_of_the_command_ends_what_it_left_behind(tag: str) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_owner(tag: str, signum: signal.Signals) -> None:
     package = str(Path(guard.__file__).parents[2])
-    with subprocess.Popen(
+    owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, package, TREE],
         env=environment(tag),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    ) as owner:
+    )
+    with killed_after(owner):
         read_ready(owner.stdout)
         owner.send_signal(signum)
         owner.wait(SECONDS)
@@ -135,7 +138,8 @@ def test_nothing_outlives_the_owner(tag: str, signum: signal.Signals) -> None:
 
 
 def test_the_command_dies_with_its_guard(tag: str) -> None:
-    with start(SLEEP.replace("import time;", "import time; print('ready', flush=True);"), tag) as process:
+    script = SLEEP.replace("import time;", "import time; print('ready', flush=True);")
+    with killed_after(start(script, tag)) as process:
         read_ready(process.stdout)
         process.kill()
         assert left_after(tag) == []
@@ -143,7 +147,7 @@ def test_the_command_dies_with_its_guard(tag: str) -> None:
 
 @pytest.mark.parametrize(("script", "code"), [("raise SystemExit(7)", 7), ("pass", 0)])
 def test_the_exit_code_of_the_command_is_the_guards(tag: str, script: str, code: int) -> None:
-    with start(script, tag) as process:
+    with killed_after(start(script, tag)) as process:
         assert process.wait(SECONDS) == code
 
 
@@ -153,7 +157,7 @@ def test_a_command_that_ends_at_once_is_never_missed(tag: str) -> None:
 
 
 def test_a_killed_command_is_named_with_its_signal(tag: str) -> None:
-    with start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tag) as process:
+    with killed_after(start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tag)) as process:
         assert process.stdout is not None
         said = process.stdout.read().decode()
         assert process.wait(SECONDS) == 128 + signal.SIGKILL
@@ -163,7 +167,7 @@ def test_a_killed_command_is_named_with_its_signal(tag: str) -> None:
 
 
 def test_a_command_that_does_not_exist_is_named(tag: str) -> None:
-    with guard.guarded(["/no/such/command"], env=environment(tag), stdout=subprocess.PIPE) as process:
+    with killed_after(guard.guarded(["/no/such/command"], env=environment(tag), stdout=subprocess.PIPE)) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"guard: cannot start '/no/such/command': No such file or directory\n"
         assert process.wait(SECONDS) == 127
@@ -174,7 +178,7 @@ def test_an_owner_that_is_gone_starts_nothing(tag: str) -> None:
         pass
 
     script = [sys.executable, "-I", "-S", guard.__file__, str(gone.pid), "1", "/bin/echo", "started"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 1
     assert done.stdout == ""
     assert f"owner {gone.pid} is gone already" in done.stderr
@@ -188,7 +192,7 @@ pid = subprocess.run([sys.executable, "-S", "-c", middle], capture_output=True, 
 print(pid, flush=True)  # an orphan that ends on the end of its input
 time.sleep(3600)
 """
-    with start(script, tag) as process:
+    with killed_after(start(script, tag)) as process:
         assert process.stdout is not None
         orphan = Path("/proc", process.stdout.readline().decode().strip())
         deadline = time.monotonic() + SECONDS

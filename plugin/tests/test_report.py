@@ -47,6 +47,13 @@ def test_row_of_a_comparison() -> None:
     )
 
 
+def test_the_row_of_what_is_only_shown_says_so() -> None:
+    """Or an INVALID in a green run looks like a gate that let something through."""
+    shown = replace(result(Verdict.INVALID), advisory=True)
+    assert terminal.row(shown)[1] == "INVALID, advisory"
+    assert terminal.row(replace(shown, recorded=Path("x")))[1] == "INVALID, advisory, recorded"
+
+
 def test_row_of_what_was_not_compared_is_dashes_and_not_zeros() -> None:
     assert terminal.row(result(Verdict.INVALID))[3:6] == ("-", "-", "-")
 

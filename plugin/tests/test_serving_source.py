@@ -39,9 +39,12 @@ def scripted() -> Iterator[ScriptedServer]:
     server.close()
 
 
+WATCHED = ("what the watch has to say",)
+
+
 def source(scripted: ScriptedServer, **options: Any) -> WindowSource:
     def watch() -> AbstractContextManager[Any]:
-        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
+        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=WATCHED)))
 
     progress: Any = SimpleNamespace(tick=lambda text: None)
     return WindowSource("tpot", attach(scripted.url), LOAD, watch=watch, progress=progress, **options)
@@ -51,6 +54,7 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     windows = source(scripted)
     assert (len(windows.take(2).replicates), len(windows.take(1).replicates)) == (2, 3)
     assert windows.level == "window"
+    assert set(WATCHED) <= set(windows.taken.notes)
     assert windows.taken.facts["server_starts"] == 1
     assert len(scripted.prompts) == 1 + 3 * LOAD.sent
 
@@ -111,7 +115,7 @@ def test_a_floor_that_cannot_be_measured_costs_no_window(
     assert len(windows.take(1).replicates) == 1
     unmeasured = "not measured: the paced server did not start for 1 stream"
     assert windows.taken.facts["client_floor"] == unmeasured
-    assert windows.taken.notes[-1] == f"the client's own floor, subtracted from nothing: {unmeasured}"
+    assert windows.taken.notes[-1 - len(WATCHED)] == f"the client's own floor, subtracted from nothing: {unmeasured}"
 
 
 @pytest.mark.parametrize(("error", "is_noted"), [(0.0049, False), (-0.0051, True)])

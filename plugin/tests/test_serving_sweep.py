@@ -126,7 +126,7 @@ NOBODY: Any = None
 
 
 def watch() -> Any:
-    return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={})))
+    return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=())))
 
 
 def sweep(scripted: ScriptedServer, said_lines: list[str], wrong: str | None = None) -> SweepSource:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.gate.evidence.validity import broken_rules, drift_between, trend
-from pytest_decodegate.metric import Kind, Level, Measurement, Metric, Replicate
+from pytest_decodegate.metric import Json, Kind, Level, Measurement, Metric, Replicate
 
 STEADY = tuple(1e-5 * (1 + 0.001 * (index % 7)) for index in range(60))
 DRIFTING = tuple(1e-5 * (1 + 0.004 * index) for index in range(60))
@@ -98,3 +98,33 @@ def test_drift_needs_enough_samples_to_be_seen() -> None:
 
     assert len(few) < 30
     assert broken_rules(measured(few, few)) == ()
+
+
+CLIENT: dict[str, Json] = {"clock": "client, monotonic, at the socket"}
+GLOO: dict[str, Json] = {"clock": "perf_counter", "start": "host barrier"}
+
+
+def on_cores(contract: dict[str, Json], *others: float) -> Measurement:
+    """A measurement on two cores, of which other processes used so many at each look."""
+    looks: list[Json] = [{"cpu": {"cores": 2, "others_cores": used, "most": "ffmpeg (pid 11)"}} for used in others]
+    metric = Metric("tpot_cpu", "s", "cpu", 0.5, contract)
+    return Measurement(metric, (Replicate(STEADY), Replicate(STEADY)), "window", {"telemetry": looks})
+
+
+@pytest.mark.parametrize("contract", [CLIENT, GLOO])
+def test_processes_that_wait_for_each_other_on_busy_cores_are_not_judged(contract: dict[str, Json]) -> None:
+    (reason,) = broken_rules(on_cores(contract, 0.1, 1.4))
+
+    assert reason == (
+        "other processes used 1.4 of 2 cores, most: ffmpeg (pid 11), and what was timed waits for a core too; stop "
+        "them and measure again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("contract", "others"),
+    [(CLIENT, 0.3), (GLOO, 0.3), ({"clock": "process_time"}, 1.9), ({"clock": "perf_counter"}, 1.9)],
+)
+def test_quiet_cores_and_what_needs_no_second_process_are_judged(contract: dict[str, Json], others: float) -> None:
+    assert broken_rules(on_cores(contract, others)) == ()
+    assert broken_rules(on_cores(contract)) == ()

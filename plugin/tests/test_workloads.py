@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pytest_decodegate.errors import BadInput
@@ -12,6 +14,7 @@ from pytest_decodegate.workloads.runtime.timing import (
     CpuClock,
     Workload,
     needs,
+    on_one_thread,
     relative_error,
     rotate,
     wrong_if_above,
@@ -85,6 +88,25 @@ def test_expert_mlp_is_right_and_samples_are_times() -> None:
     assert workload.check() is None
     assert workload.sample() > 0
     assert workload.contract["device"] == "cpu"
+
+
+def test_the_stand_in_is_timed_by_what_its_one_thread_used_and_not_by_what_it_waited() -> None:
+    """Or its time on a shared host is that of whoever else is there."""
+    workload = expert_mlp_cpu(tokens=1)
+    used = []
+
+    def burst() -> None:
+        used.append(torch.get_num_threads())
+        time.sleep(0.5)
+
+    before = torch.get_num_threads()
+    waited = workload.sample(burst) * workload.calls
+    own = expert_mlp_cpu(tokens=1).sample(on_one_thread(burst))
+    assert max(waited, own) < 0.5
+    assert used[-1] == 1
+    assert torch.get_num_threads() == before
+    assert workload.contract["clock"] == "process_time"
+    assert workload.contract["threads"] == 1
 
 
 def test_a_missing_module_is_named_with_the_python_that_lacks_it() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..process.interrupts import interrupt_on_sigterm
 from .suite import SuiteSelection
 
 if TYPE_CHECKING:
@@ -44,25 +43,14 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     selected = ("-m", f"perf and ({markers})" if markers else "perf")
     # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
     quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    with _interrupted_by_sigterm():
-        status = pytest.main(
-            [quiet, *selected, *arguments], plugins=[StacksPlugin(base, candidate, run), SuiteSelection()]
-        )
+    plugins = [StacksPlugin(base, candidate, run), SuiteSelection()]
+    uninterrupted = interrupt_on_sigterm()
+    try:
+        status = pytest.main([quiet, *selected, *arguments], plugins=plugins)
+    finally:
+        uninterrupted()
+
     if status == pytest.ExitCode.USAGE_ERROR:
         raise BadInput("pytest refused its arguments, see above")
 
     return run
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """A job that is cancelled or runs out of time keeps what it has measured; SIGTERM alone would drop it all."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -16,6 +16,7 @@ from typing import Final
 from ..cause import Cause, Finding
 from ..metric import Json
 from ..process.processes import may_map
+from .cpu_load import CpuLoad, OtherUse
 from .nvml import GpuProcess, GpuReading, Sensor
 from .pcie import PcieLink, Slot, reached, slow_link
 
@@ -121,7 +122,8 @@ class Watch:
 
     own_pids: pids that belong to the measurement (see `processes.family`; an attached server's belong to it too), asked
     at each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
-    slots: where the cards sit, by UUID, as far as it is known.
+    slots: where the cards sit, by UUID, as far as it is known. cpu: for a measurement on the CPU, reads who else uses
+    the cores.
     The first look is taken before the block, so that a process already there is seen in the shortest measurement.
     """
 
@@ -133,7 +135,9 @@ class Watch:
         *,
         sensor: Sensor | None,
         slots: Mapping[str, Slot] = MappingProxyType({}),
+        cpu: CpuLoad | None = None,
     ) -> None:
+        self._cpu = cpu
         self._uuids = tuple(gpu_uuids) if sensor else ()
         self._own_pids, self._period_seconds, self._sensor = own_pids, period_seconds, sensor
         self._tallies = {uuid: _tally(uuid, number, slots.get(uuid)) for number, uuid in enumerate(self._uuids)}
@@ -147,12 +151,17 @@ class Watch:
         self._look()
         if self._uuids:
             self._thread.start()
+        if self._cpu:
+            self._cpu.start()
 
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._cpu:
+            self._cpu.stop()
+
         self._stop.set()
         if self._uuids:
             self._thread.join(STOP_SECONDS)
@@ -161,6 +170,7 @@ class Watch:
     def report(self) -> Telemetry:
         """The telemetry between the start and the end of the block."""
         tallies = self._tallies.values()
+        cpu = self._cpu.use() if self._cpu else None
         return Telemetry(
             invalid=(*(broken for tally in tallies for broken in tally.invalid()), *self._blind()),
             facts={
@@ -170,8 +180,9 @@ class Watch:
                 "nvml_problems": list(self._sensor.problems) if self._sensor else [],
                 "load_1m": round(os.getloadavg()[0], 2),
                 "steal_share": steal_share(self._steal_before, self._steal_after),
+                **({"cpu": cpu.facts} if cpu else {}),
             },
-            notes=tuple(note for tally in tallies for note in tally.notes()),
+            notes=(*(note for tally in tallies for note in tally.notes()), *_cpu_notes(cpu)),
         )
 
     def _blind(self) -> Iterator[Finding]:
@@ -214,6 +225,12 @@ def steal_share(before: tuple[int, int], after: tuple[int, int]) -> float:
     """Share of CPU time stolen between two readings of `steal_ticks`, 0 to 1."""
     total = after[1] - before[1]
     return round((after[0] - before[0]) / total, 4) if total > 0 else 0.0
+
+
+def _cpu_notes(cpu: OtherUse | None) -> Iterator[Finding]:
+    """Who else used the cores, and the load, beside the verdict of what ran on them."""
+    if cpu and cpu.note:
+        yield Finding(f"{cpu.note}; load average {os.getloadavg()[0]:.1f}")
 
 
 def _tally(uuid: str, number: int, slot: Slot | None) -> GpuTally:

@@ -17,8 +17,9 @@ from ..client.client import Client
 from ..client.counters import Counters
 from ..client.stream import Exchange
 from ..errors import ServerError
+from ..metric import Json
 from ..serving.server import Server
-from . import window
+from . import vocabulary, window
 from .window import Load, Recording, Window
 
 OnWait = Callable[[str], None]
@@ -37,6 +38,7 @@ class ClosedLoop:
     def __init__(self, server: Server, load: Load) -> None:
         self._server = server
         self._load = load
+        self._ids = server.token_ids
         self._random = random.Random()  # seeded by the system: a fixed seed would find its own prompts in the cache
 
     @property
@@ -47,24 +49,40 @@ class ClosedLoop:
         """Send one request per stream and time nothing; raises ServerError.
 
         stall_seconds: longest wait for a token, unless the load has its own. on_wait: told every second how long it
-        has waited, and for how long at most. The ramp of the first window is a second round that is not measured.
+        has waited, and for how long at most. The ramp of the first window is a second round that is not measured. Where
+        the server refuses the largest id that prompts may hold, they are made of what it takes from now on.
         """
         stall_seconds = self._load.warm_up_stall_seconds or stall_seconds
-        with self._server.explained(self._doing):
-            for exchange in self._run(self._load.concurrency, stall_seconds, on_wait).exchanges:
-                stream.read(exchange)
+        try:
+            self._warm_up(stall_seconds, on_wait)
+        except ServerError as error:
+            if not vocabulary.is_refusal(error):
+                raise
+
+            self._ids = vocabulary.accepted_ids(self._server.endpoint, self._ids, error)
+            self._warm_up(stall_seconds, on_wait)
+
+    @property
+    def prompt_facts(self) -> dict[str, Json]:
+        """From which to which id prompts are drawn, for the contract; nothing where it is the server's whole range."""
+        return {} if self._ids == self._server.token_ids else {"prompt_token_ids": [self._ids[0], self._ids[-1]]}
 
     def window(self) -> Window:
         """Run and read one window; raises ServerError if any request of it failed."""
         with self._server.explained(self._doing), no_garbage_collection():
-            return window.read(self._run(self._load.sent, self._load.stall_seconds), self._load)
+            prompts = [self._prompt() for _ in range(self._load.sent)]
+            return window.read(uvloop.run(self._record(prompts, self._load.stall_seconds)), self._load)
 
-    def _run(self, requests: int, stall_seconds: float, on_wait: OnWait | None = None) -> Recording:
-        prompts = [self._prompt() for _ in range(requests)]
-        return uvloop.run(_ticking(self._record(prompts, stall_seconds), stall_seconds, on_wait))
+    def _warm_up(self, stall_seconds: float, on_wait: OnWait | None) -> None:
+        prompts = [self._prompt() for _ in range(self._load.concurrency)]
+        prompts[0][-1] = self._ids[-1]  # refused here and now, and not by chance in the middle of a window
+        with self._server.explained(self._doing):
+            recording = uvloop.run(_ticking(self._record(prompts, stall_seconds), stall_seconds, on_wait))
+            for exchange in recording.exchanges:
+                stream.read(exchange)
 
     def _prompt(self) -> list[int]:
-        return self._random.choices(self._server.token_ids, k=self._load.prompt_tokens)
+        return self._random.choices(self._ids, k=self._load.prompt_tokens)
 
     async def _record(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> Recording:
         async with Client(self._server.endpoint, stall_seconds=stall_seconds) as client:

@@ -62,6 +62,7 @@ class WindowSource:
         self._warm_up_seconds = warm_up_seconds
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
+        self._watched_notes: list[Finding] = []
         self._ran: Mapping[str, Json] = {}
         self._starts = 0
         self.level: Level = "server" if restart else "window"
@@ -86,6 +87,7 @@ class WindowSource:
             "output_tokens": self._load.output_tokens,
             "requests": self._load.requests,
             **self._server.given_facts,
+            **self._loop.prompt_facts,
             **({"backend": backend} if backend else {}),
         }
 
@@ -133,6 +135,7 @@ class WindowSource:
             *_uncounted(self._windows),
             *_unmonitored(self._server, self._ran),
             *_floor_notes(floor),
+            *self._watched_notes,
         )
 
     def _shares(self, count: int) -> Sequence[int]:
@@ -155,6 +158,7 @@ class WindowSource:
         telemetry = watch.report()
         self._broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
+        self._watched_notes.extend(note for note in telemetry.notes if note not in self._watched_notes)
         self._note_what_runs(self._server.facts())
         return windows
 

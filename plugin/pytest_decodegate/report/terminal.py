@@ -95,7 +95,8 @@ def noted(results: Sequence[Result]) -> list[str]:
 
 def row(result: Result) -> tuple[str, ...]:
     """The cells of one result, as HEADER names them."""
-    return cells(result.judgement, COLUMNS, ", recorded" if result.recorded else "")
+    marks = ", advisory" * result.advisory + ", recorded" * (result.recorded is not None)
+    return cells(result.judgement, COLUMNS, marks)
 
 
 def counts(results: Sequence[Result]) -> str:

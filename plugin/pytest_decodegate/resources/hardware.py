@@ -78,10 +78,13 @@ class Hardware:
         return self._watch(_Everyone)
 
     def _watch(self, own_pids: Callable[[], Collection[int]]) -> Watch:
+        from ..machine.cpu_load import CpuLoad
         from ..machine.watch import Watch
 
+        on_cpu = not self.has_gpu and own_pids is not _Everyone  # where all are ours nobody can be told an other
         slots = {gpu.uuid: gpu.slot for gpu in self.fingerprint.gpus}
-        return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots)
+        cpu = CpuLoad(own_pids) if on_cpu else None
+        return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots, cpu=cpu)
 
     @cached_property
     def lease(self) -> Lease:

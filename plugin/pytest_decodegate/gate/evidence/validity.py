@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from ...cause import Cause, Finding
-from ...metric import Measurement
+from ...metric import Json, Measurement
 from ..stats.student import t_quantile
 from ..text.quantity import format_percent, format_value
 
@@ -29,6 +29,13 @@ LEAST_TO_TREND = 4
 
 TREND_ALPHA = 0.01
 """Chance, two-sided, that windows which do not drift seem to."""
+
+MOST_OTHERS_SHARE = 0.2
+"""Of the cores, in use by other processes while processes that wait for each other were timed on them. On two cores a
+busy loop is half, and a server, its engine and its client wait for what it leaves; an idle desktop is a tenth."""
+
+_WAIT_FOR_EACH_OTHER = (("clock", "client, monotonic, at the socket"), ("start", "host barrier"))
+"""Fields of the contract of such a measurement: a client and its server, or ranks without a GPU."""
 
 _STEADY_KINDS = ("kernel", "collective")
 _SERVED = ("window", "server")
@@ -79,6 +86,9 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
         yield Finding(few, Cause.TOO_FEW)
 
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
+    if any(measurement.metric.contract.get(name) == value for name, value in _WAIT_FOR_EACH_OTHER):
+        yield from _busy_cores(measurement.facts.get("telemetry"))
+
     for number, replicate in enumerate(measurement.replicates, start=1):
         samples = replicate.samples
         if timed and len(samples) >= LEAST_SAMPLES_TO_VARY and min(samples) == max(samples):
@@ -104,6 +114,20 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
                 "server was not warm, or it changes while it serves (clocks, memory, somebody else's load)"
             )
             yield Finding(drifted, Cause.DRIFT, "windows")
+
+
+def _busy_cores(telemetry: Json) -> Iterator[Finding]:
+    """The look at which others used the most cores, if these were too many; GPU hosts do not look at their cores."""
+    looks = [look.get("cpu") for look in telemetry if isinstance(look, dict)] if isinstance(telemetry, list) else []
+    known = [(float(str(cpu["others_cores"])), cpu) for cpu in looks if isinstance(cpu, dict)]
+    others, cpu = max(known, key=lambda pair: pair[0], default=(0.0, {}))
+    if known and others > MOST_OTHERS_SHARE * float(str(cpu["cores"])):
+        most = f", most: {cpu['most']}" if cpu["most"] else ""
+        busy = (
+            f"other processes used {others:.1f} of {cpu['cores']} cores{most}, and what was timed waits for a core "
+            "too; stop them and measure again"
+        )
+        yield Finding(busy, Cause.BUSY_CORES, "cores")
 
 
 def _drift(samples: tuple[float, ...]) -> float:

@@ -1,4 +1,8 @@
-"""The expert MLP on the CPU, dense float32 at the real dims: it stands in for Marlin on a machine without a GPU."""
+"""The expert MLP on the CPU, dense float32 at the real dims: it stands in for Marlin on a machine without a GPU.
+
+One thread and its CPU time: a second OpenMP thread spins while the first has lost its core to another process, and the
+time then says who else was there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,16 @@ from typing import Any
 
 from ..experts import Routing, draw_routings, expert_weights, mean_unique_experts, reference
 from ..kimi import KIMI_K25, Shard
-from ..runtime.timing import CpuClock, Traffic, Workload, relative_error, rotate, wrong_if_above
+from ..runtime.reuse import reused
+from ..runtime.timing import (
+    CpuTimeClock,
+    Traffic,
+    Workload,
+    on_one_thread,
+    relative_error,
+    rotate,
+    wrong_if_above,
+)
 
 EXPERTS = 16
 """Experts held: 384 of them in float32 would need 8.4 GB a replicate. Two disjoint sets of 8, 176 MB each."""
@@ -34,24 +47,25 @@ def _layer(x: Any, w13: Any, w2: Any, routing: Routing) -> Any:
 
 
 def expert_mlp_cpu(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Workload:
-    """Top-8 expert MLP of one layer for `tokens` tokens on one CPU thread pool.
+    """Top-8 expert MLP of one layer for `tokens` tokens on one CPU thread.
 
     x float32 [tokens, 7168]; w13 [16, 2 * I, 7168], w2 [16, 7168, I] with I = 2048 / tensor_parallel.
     """
     import torch
 
     shard = KIMI_K25.shard(tensor_parallel)
-    w13, w2 = _weights(shard, seed)
+    w13, w2 = reused("expert_mlp_cpu", (tensor_parallel, seed), partial(_weights, shard, seed))
     calls = CALLS.get(tokens, 1)
     routings = draw_routings(tokens, calls, experts=EXPERTS, top_k=shard.experts_per_token, seed=seed)
     x = torch.randn(tokens, shard.hidden, generator=torch.Generator().manual_seed(seed))
     return Workload(
-        burst=rotate([partial(_layer, x, w13, w2, routing) for routing in routings]),
+        burst=on_one_thread(rotate([partial(_layer, x, w13, w2, routing) for routing in routings])),
         calls=calls,
-        clock=CpuClock(),
+        clock=CpuTimeClock(),
         check=partial(_wrong, x, w13, w2, routings),
         contract={
-            "clock": "perf_counter",
+            "clock": "process_time",
+            "threads": 1,
             "mode": "eager",
             "device": "cpu",
             "dtype": "float32",
@@ -61,7 +75,6 @@ def expert_mlp_cpu(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Work
             "calls": calls,
             "seed": seed,
         },
-        facts={"threads": torch.get_num_threads()},
         traffic=_traffic(shard, tokens, routings),
     )
 

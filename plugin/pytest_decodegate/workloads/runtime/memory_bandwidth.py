@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from .op import l2_bytes
-from .timing import ALIGN_CYCLES, Burst, CpuClock, CudaClock
+from .timing import ALIGN_CYCLES, Burst, CpuTimeClock, CudaClock, on_one_thread
 
 CACHE_MARGIN = 8
 """Size of the buffer as a multiple of the L2 cache: what the cache can serve is then a small part."""
@@ -33,7 +33,11 @@ def memory_bytes_s(device: str) -> float:
 
 
 def _best(device: str, burst: Burst) -> float:
-    """Seconds of the fastest of some passes: other replicates may share the device, and a ceiling must not sag."""
-    clock = CudaClock(ALIGN_CYCLES) if device == "cuda" else CpuClock()
+    """Seconds of the fastest of some passes: other replicates may share the device, and a ceiling must not sag.
+
+    On a CPU that is CPU time of one thread, as the work beside it is timed.
+    """
+    clock = CudaClock(ALIGN_CYCLES) if device == "cuda" else CpuTimeClock()
+    burst = burst if device == "cuda" else on_one_thread(burst)
     burst()
     return min(clock.seconds(burst) for _ in range(PASSES))
