@@ -25,7 +25,7 @@ GLOO_BAND = 0.75
 WHERE = "NCCL; gloo is measured by test_allreduce_gloo"
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="allreduce_{path}[world={world_size}]")
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("path", BANDS)
 def test_allreduce(perf: Perf, world_size: int, path: str) -> None:
@@ -35,7 +35,7 @@ def test_allreduce(perf: Perf, world_size: int, path: str) -> None:
     perf.measure(metric, allreduce, world_size=world_size, path=path)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="allreduce_pynccl_graph[m={tokens},world={world_size}]")
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("tokens", [2, 4, 8, 16, 32, 64, 128], ids="m={}".format)
 def test_allreduce_of_a_batch(perf: Perf, world_size: int, tokens: int) -> None:
@@ -45,7 +45,7 @@ def test_allreduce_of_a_batch(perf: Perf, world_size: int, tokens: int) -> None:
     perf.measure(metric, allreduce, world_size=world_size, path="pynccl_graph", tokens=tokens)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="allreduce_{path}[m={tokens},world={world_size}]", extended=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("tokens", [2, 4, 8, 16, 32, 64, 128], ids="m={}".format)
 @pytest.mark.parametrize("path", ["graph", "custom_graph", "symm_mem_graph"])
@@ -56,7 +56,7 @@ def test_allreduce_of_a_batch_by_other_paths(perf: Perf, world_size: int, path: 
     perf.measure(metric, allreduce, world_size=world_size, path=path, tokens=tokens)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="allreduce_{path}[world={world_size}]", extended=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("path", ["eager", "pynccl_eager"])
 def test_allreduce_eager(perf: Perf, world_size: int, path: str) -> None:
@@ -66,7 +66,7 @@ def test_allreduce_eager(perf: Perf, world_size: int, path: str) -> None:
     perf.measure(metric, allreduce, world_size=world_size, path=path)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="allreduce_{path}[bytes={size_bytes},world={world_size}]", extended=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("size_bytes", [1024 * 4**power for power in range(10)], ids="{}B".format)
 @pytest.mark.parametrize("path", ["pynccl_graph", "custom_graph"])
@@ -77,7 +77,7 @@ def test_allreduce_sweep(perf: Perf, world_size: int, path: str, size_bytes: int
     perf.measure(metric, allreduce_sweep, world_size=world_size, path=path, size_bytes=size_bytes)
 
 
-@pytest.mark.perf(extended=True, advisory=True)
+@pytest.mark.perf(stand_in="allreduce_gloo[world={world_size}]", extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 def test_allreduce_gloo(perf: Perf, world_size: int) -> None:
     """The stand-in without a GPU: the same bytes and burst over gloo on loopback."""

@@ -29,6 +29,7 @@ def batches(*always: int) -> list[object]:
     ]
 
 
+@pytest.mark.perf(metric="alltoall_{direction}[m={tokens},world={world_size}]")
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("tokens", batches(1, 8, 64))
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
@@ -40,6 +41,7 @@ def test_alltoall(perf: Perf, world_size: int, tokens: int, direction: Literal["
     perf.measure(metric, alltoall, world_size=world_size, direction=direction, path="graph", tokens=tokens)
 
 
+@pytest.mark.perf(metric="{half}_{path}[m={tokens},world={world_size}]")
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("tokens", batches(8))
 @pytest.mark.parametrize("path", ["pynccl_graph", "agrs_graph"])
@@ -51,7 +53,7 @@ def test_gather_and_scatter(perf: Perf, world_size: int, half: str, path: str, t
     perf.measure(metric, AGRS_HALVES[half], world_size=world_size, path=path, tokens=tokens)
 
 
-@pytest.mark.perf(extended=True, advisory=True)
+@pytest.mark.perf(stand_in="alltoall_{direction}_gloo[m=8,world={world_size}]", extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
 def test_alltoall_gloo(perf: Perf, world_size: int, direction: Literal["dispatch", "combine"]) -> None:
@@ -61,7 +63,7 @@ def test_alltoall_gloo(perf: Perf, world_size: int, direction: Literal["dispatch
     perf.measure(metric, alltoall, world_size=world_size, direction=direction, path="gloo", tokens=8)
 
 
-@pytest.mark.perf(extended=True, advisory=True)
+@pytest.mark.perf(stand_in="{half}_gloo[m=8,world={world_size}]", extended=True, advisory=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("half", AGRS_HALVES)
 def test_gather_and_scatter_gloo(perf: Perf, world_size: int, half: str) -> None:

@@ -60,7 +60,7 @@ def measure_projection(perf: Perf, op: str, tokens: int, tensor_parallel: int = 
 
 
 # The decorator on top varies fastest: the batch sizes of one op share its weights.
-@pytest.mark.perf
+@pytest.mark.perf(metric="{op}[m={tokens}]")
 @batches(BATCHES)
 @pytest.mark.parametrize("op", PROJECTIONS)
 def test_projection(perf: Perf, op: str, tokens: int) -> None:
@@ -68,7 +68,7 @@ def test_projection(perf: Perf, op: str, tokens: int) -> None:
     measure_projection(perf, op, tokens)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="{op}[m={tokens}]", extended=True)
 @batches(MORE_BATCHES)
 @pytest.mark.parametrize("op", PROJECTIONS)
 def test_projection_more_batches(perf: Perf, op: str, tokens: int) -> None:
@@ -76,7 +76,7 @@ def test_projection_more_batches(perf: Perf, op: str, tokens: int) -> None:
     measure_projection(perf, op, tokens)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="{op}[m={tokens},tp={tensor_parallel}]", extended=True)
 @batches(BATCHES)
 @pytest.mark.parametrize("op", SHARDED)
 @pytest.mark.parametrize("tensor_parallel", OTHER_SHARDS, ids="tp={}".format)
@@ -85,7 +85,7 @@ def test_projection_other_shards(perf: Perf, op: str, tokens: int, tensor_parall
     measure_projection(perf, op, tokens, tensor_parallel)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="{op}[m={tokens}]")
 @batches(BATCHES)
 @pytest.mark.parametrize("op", SMALL)
 def test_small_op(perf: Perf, op: str, tokens: int) -> None:
@@ -96,7 +96,7 @@ def test_small_op(perf: Perf, op: str, tokens: int) -> None:
     perf.measure(metric, workload, tokens=tokens, **params)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="mla_decode[m={tokens},context={context}]")
 @pytest.mark.parametrize("context", CONTEXTS, ids="context={}".format)
 @batches(BATCHES)
 def test_mla_decode(perf: Perf, tokens: int, context: int) -> None:

@@ -25,7 +25,7 @@ EAGER_BAND = 0.15
 """Launched one by one, small batches wait for the host, whose clock and load are not the GPU's."""
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="marlin_moe[m={tokens}]")
 @pytest.mark.parametrize("tokens", BATCHES, ids="m={}".format)
 def test_marlin_moe(perf: Perf, tokens: int) -> None:
     """11.1 % of the decode step: align, w13 7168 -> 512, silu-mul, w2 256 -> 7168, sum over top-8 of 384 experts."""
@@ -33,6 +33,7 @@ def test_marlin_moe(perf: Perf, tokens: int) -> None:
     perf.measure(Metric.of(f"marlin_moe[m={tokens}]", "kernel"), marlin_moe, backend=perf.pin("moe"), tokens=tokens)
 
 
+@pytest.mark.perf(stand_in="expert_mlp_cpu[m={tokens}]")
 @pytest.mark.parametrize(
     "tokens",
     [pytest.param(tokens, marks=pytest.mark.perf(extended=tokens not in FIRST_BATCHES)) for tokens in FEW_BATCHES],
@@ -44,7 +45,7 @@ def test_expert_mlp_cpu(perf: Perf, tokens: int) -> None:
     perf.measure(Metric.of(f"expert_mlp_cpu[m={tokens}]", "cpu"), expert_mlp_cpu, plan=FIRST_RUN, tokens=tokens)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="marlin_{which}[m={tokens}]")
 @pytest.mark.parametrize("tokens", FEW_BATCHES, ids="m={}".format)
 @pytest.mark.parametrize("which", ["w13", "w2"])
 def test_marlin_gemm(perf: Perf, which: str, tokens: int) -> None:
@@ -59,7 +60,7 @@ def test_marlin_gemm(perf: Perf, which: str, tokens: int) -> None:
     )
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="marlin_dense[{projection},m={tokens}]")
 @pytest.mark.parametrize("tokens", [1, 64], ids="m={}".format)
 @pytest.mark.parametrize("projection", PROJECTIONS)
 def test_marlin_dense(perf: Perf, projection: str, tokens: int) -> None:
@@ -69,7 +70,7 @@ def test_marlin_dense(perf: Perf, projection: str, tokens: int) -> None:
     perf.measure(metric, marlin_dense, projection=projection, tokens=tokens)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="marlin_moe[m={tokens},tp={tensor_parallel}]", extended=True)
 @pytest.mark.parametrize("tokens", BATCHES, ids="m={}".format)
 @pytest.mark.parametrize("tensor_parallel", OTHER_SHARDS, ids="tp={}".format)
 def test_marlin_moe_of_other_shards(perf: Perf, tensor_parallel: int, tokens: int) -> None:
@@ -79,7 +80,7 @@ def test_marlin_moe_of_other_shards(perf: Perf, tensor_parallel: int, tokens: in
     perf.measure(metric, marlin_moe, backend=perf.pin("moe"), tokens=tokens, tensor_parallel=tensor_parallel)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="marlin_{which}[m={tokens},tp={tensor_parallel}]", extended=True)
 @pytest.mark.parametrize("tokens", FEW_BATCHES, ids="m={}".format)
 @pytest.mark.parametrize("which", ["w13", "w2"])
 @pytest.mark.parametrize("tensor_parallel", OTHER_SHARDS, ids="tp={}".format)
@@ -92,7 +93,7 @@ def test_marlin_gemm_of_other_shards(perf: Perf, which: str, tensor_parallel: in
     )
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="marlin_moe_eager[m={tokens}]", extended=True)
 @pytest.mark.parametrize("tokens", BATCHES, ids="m={}".format)
 def test_marlin_moe_eager(perf: Perf, tokens: int) -> None:
     """Without a CUDA graph: host launches included, as in a server started with --enforce-eager."""

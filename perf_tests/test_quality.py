@@ -6,7 +6,7 @@ from pytest_decodegate.serving.server import Server
 from pytest_decodegate.session.perf import Perf
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="quality", stand_in="quality_cpu")
 def test_quality(perf: Perf, server: Server) -> None:
     """Greedy tokens and their logprobs over fixed prompts, alone and in batches, beside the baseline's."""
     if "routing" in server.given_facts:

@@ -9,7 +9,7 @@ from pytest_decodegate.serving.server import Server
 from pytest_decodegate.session.perf import Perf
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="throughput_plateau", stand_in="throughput_plateau_cpu", extended=True)
 def test_throughput_plateau(perf: Perf, server: Server) -> None:
     """Output tokens per second where the plateau begins; the whole curve is recorded with it."""
     if server.stand_in:

@@ -37,28 +37,28 @@ def measure_stand_in(perf: Perf, server: Server, concurrency: int) -> None:
     perf.measure_tpot(Metric.of(f"tpot_cpu[c={concurrency}]", "cpu"), server, load)
 
 
-@pytest.mark.perf
+@pytest.mark.perf(metric="tpot[c={concurrency}]")
 @pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
     """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency."""
     measure(perf, server, concurrency)
 
 
-@pytest.mark.perf(advisory=True)
+@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", advisory=True)
 @pytest.mark.parametrize("concurrency", [1], ids="c={}".format)
 def test_tpot_cpu(perf: Perf, server: Server, concurrency: int) -> None:
     """The same of the stand-in without a GPU."""
     measure_stand_in(perf, server, concurrency)
 
 
-@pytest.mark.perf(extended=True, advisory=True)
+@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", extended=True, advisory=True)
 @pytest.mark.parametrize("concurrency", [2, 4, 8, 16], ids="c={}".format)
 def test_tpot_cpu_sweep(perf: Perf, server: Server, concurrency: int) -> None:
     """The same at other concurrencies."""
     measure_stand_in(perf, server, concurrency)
 
 
-@pytest.mark.perf(extended=True)
+@pytest.mark.perf(metric="tpot[c={concurrency}]", extended=True)
 @pytest.mark.parametrize("concurrency", [2, 4, 16, 32, 64, 128], ids="c={}".format)
 def test_tpot_sweep(perf: Perf, server: Server, concurrency: int) -> None:
     """The other batch sizes for which the rank-slice's server captures graphs."""

@@ -64,6 +64,12 @@ class Gangs:
         """Nodes that each gang is spread over."""
         return len(self._settings.nodes.start) if self._settings.nodes else 1
 
+    @property
+    def most_ranks(self) -> int:
+        """Ranks that can have a GPU each, or a core where there is no GPU."""
+        fingerprint = self._hardware.fingerprint
+        return self.nodes * (len(fingerprint.gpus) or fingerprint.host.cores)
+
     def too_few_gpus(self, world_size: int) -> str | None:
         """Why `world_size` ranks cannot have a GPU each, or None. Without any GPU the ranks run on the CPU."""
         if world_size % self.nodes:

@@ -39,15 +39,22 @@ class Planned:
         return f"{metrics} and {self.undeclared} test(s) that declare none" if self.undeclared else metrics
 
 
-def planned(items: Iterable[pytest.Item], *, stand_in: bool) -> Planned:
+def planned(items: Iterable[pytest.Item], *, stand_in: bool, most_ranks: int) -> Planned:
     """What the perf tests among `items` will measure. stand_in: there is neither a GPU nor a server of the user's.
 
-    A test that declares only what it measures elsewhere is going to be skipped, and does not count.
+    A test that declares only what it measures elsewhere, or wants more than `most_ranks` ranks, is going to be skipped,
+    and does not count.
     """
-    declared = [declared_metrics(item) for item in items if item.get_closest_marker("perf")]
+    perf_items = (item for item in items if item.get_closest_marker("perf"))
+    declared = [declared_metrics(item) for item in perf_items if _world_size(item) <= most_ranks]
     names = (found.stand_in if stand_in else found.metric for found in declared)
     metrics = tuple(dict.fromkeys(name for name in names if name is not None))
     return Planned(metrics, sum(not found.names for found in declared))
+
+
+def _world_size(item: pytest.Item) -> int:
+    callspec = getattr(item, "callspec", None)
+    return int(callspec.params.get("world_size", 1)) if callspec else 1
 
 
 def expected_provenance(stack: Stack, fingerprint: Fingerprint, python: str) -> Provenance:

@@ -161,7 +161,8 @@ class PerfSession:
         from .forecast import expected_provenance, forecast, planned
 
         settings = self.settings
-        plan = planned(items, stand_in=not (self.hardware.has_gpu or settings.server or settings.serve))
+        stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
+        plan = planned(items, stand_in=stand_in, most_ranks=self.gangs.most_ranks)
         if settings.base is not None:
             return [f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"]
 
