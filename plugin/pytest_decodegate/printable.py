@@ -33,7 +33,7 @@ def printable_lines(text: str) -> str:
     """The same for a text whose lines and tabs stay; a carriage return, which could hide a line, ends it."""
     if not text.replace("\n", "").replace("\t", "").isprintable():
         text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-        text = "".join(one if one in "\n\t" else _character(one) for one in text)
+        text = "".join(character if character in "\n\t" else _character(character) for character in text)
 
     return _COMMAND.sub(_spelled, text)
 
@@ -48,10 +48,10 @@ def printable_values(value: Any) -> Any:
     return [printable_values(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _character(one: str) -> str:
+def _character(character: str) -> str:
     # Not `isprintable`: that also tells of characters that this Python does not know yet, and of wide spaces.
-    unseen = unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return one.encode("unicode_escape").decode() if unseen else one
+    unseen = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if unseen else character
 
 
 def _spelled(match: re.Match[str]) -> str:

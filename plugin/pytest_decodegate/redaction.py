@@ -46,7 +46,7 @@ _COUNTED = frozenset(
 _OF_A_PLACE = frozenset({"ENV", "FILE", "PATH", "DIR", "NAME", "TYPE", "MODE"})
 """Last words of names that say where a secret is, and not the secret."""
 
-_OF_PYTHON = re.compile(r"(?:Error|Exception|Warning)$")
+_OF_PYTHON = re.compile(r"(?:Error|Exception|Warning)\W*$")
 """Ends of names of exceptions: a KeyError is no key."""
 
 _NUMBERS = re.compile(r"[\[(]{0,2}[0-9][0-9\s.,()\[\]+-]{0,40}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_decodegate.importing.baseline import Told, joined
-from pytest_decodegate.importing.found import Source
+from pytest_decodegate.importing.baseline import UserFacts, joined
+from pytest_decodegate.importing.found import SourceFile
 
 DATA = Path(__file__).parent / "data"
 PUBLIC = DATA / "public"
@@ -61,8 +61,8 @@ def benchmark_json(*, with_data: bool) -> bytes:
     return json.dumps({**head, "benchmarks": [entry], "version": "5.3.1"}).encode()
 
 
-def source(content: bytes, name: str = "result.json") -> Source:
-    return Source(Path(name), content)
+def source(content: bytes, name: str = "result.json") -> SourceFile:
+    return SourceFile(Path(name), content)
 
 
 def changed(content: bytes, **changes: Any) -> bytes:
@@ -70,5 +70,5 @@ def changed(content: bytes, **changes: Any) -> bytes:
     return json.dumps({name: value for name, value in values.items() if value is not ...}).encode()
 
 
-def imported(*contents: bytes, told: Told = Told()) -> Mapping[str, Any]:  # noqa: B008 - frozen
-    return joined([source(content, f"{n}.json") for n, content in enumerate(contents)], told).metrics
+def imported(*contents: bytes, user: UserFacts = UserFacts()) -> Mapping[str, Any]:  # noqa: B008 - frozen
+    return joined([source(content, f"{n}.json") for n, content in enumerate(contents)], user).metrics

@@ -55,6 +55,15 @@ def modules() -> dict[str, Module]:
     return {module.name: module for module in found}
 
 
+def rank_side(known: Mapping[str, Module]) -> list[str]:
+    """Modules that run on the ranks, under another Python environment than pytest's."""
+    return [
+        *(name for name in known if name.startswith("workloads.")),
+        *("gang.worker", "gang.protocol", "gang.connection", "process.guard", "machine.stack"),
+        *("metric", "errors", "cause", "printable", "redaction"),
+    ]
+
+
 def graph(known: Mapping[str, Module]) -> dict[str, frozenset[str]]:
     """Which modules each module imports, anywhere in its text."""
     return {name: frozenset(_targets(module, known)) - {name} for name, module in known.items()}

@@ -14,11 +14,7 @@ from import_graph import PACKAGE, ROOT, Module
 
 MODULES = import_graph.modules()
 
-RANK_SIDE = [
-    *(name for name in MODULES if name.startswith("workloads.")),
-    *("gang.worker", "gang.protocol", "gang.connection", "process.guard", "machine.stack"),
-    *("metric", "errors", "cause", "printable", "redaction"),
-]
+RANK_SIDE = import_graph.rank_side(MODULES)
 
 BELOW_ALL = {"printable", "redaction"}
 """Pure functions on texts that every room may use; they use none."""
@@ -41,7 +37,7 @@ MAY_USE: dict[str, set[str]] = {
     "report": {"compare", "gate", "baseline", "machine", "metric", "errors", "cause"},
     "client": {"metric", "errors", "cause"},
     "serving": {"client", "process", "workloads", "metric", "errors", "cause"},
-    "settings": {"serving", "client", "workloads", "gang", "machine", "metric", "errors"},
+    "settings": {"serving", "client", "workloads", "gang", "process", "machine", "metric", "errors"},
     "measure": {
         *("report", "gate", "serving", "client", "workloads", "gang"),
         *("machine", "metric", "errors", "cause"),
@@ -60,11 +56,12 @@ MAY_USE: dict[str, set[str]] = {
     },
     "commands": {
         *("session", "resources", "settings", "report", "importing", "compare", "gate", "baseline", "serving"),
-        *("client", "workloads", "machine", "metric", "errors", "cause"),
+        *("client", "workloads", "machine", "process", "metric", "errors", "cause"),
     },
     "fixtures": {"session", "resources", "serving", "machine"},
-    "plugin": {"fixtures", "session", "settings", "report", "errors"},
+    "plugin": {"fixtures", "session", "settings", "report", "process", "errors"},
     "cli": {"commands", "errors"},
+    "__main__": {"cli"},
 }
 
 

@@ -19,10 +19,10 @@ from stored import MOE, baseline, stored
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.cli import main
-from pytest_decodegate.client import counters
+from pytest_decodegate.client import client, counters
 from pytest_decodegate.client.endpoint import Endpoint
 from pytest_decodegate.compare import git
-from pytest_decodegate.errors import BadInput
+from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.gang import agent, health
 from pytest_decodegate.importing import nccl_table, nccl_text
 from pytest_decodegate.machine.nccl_log import read_nccl_log
@@ -150,7 +150,7 @@ def test_numbers_of_a_server_that_have_too_many_digits_are_left_out() -> None:
 
 
 def test_a_page_that_does_not_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(client, "MOST_PAGE_BYTES", 1000)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -164,7 +164,7 @@ def test_a_page_that_does_not_end_is_not_read_to_its_end(monkeypatch: pytest.Mon
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(OSError, match="/metrics is larger"):
+        with pytest.raises(ServerError, match="asked for /metrics: the answer is longer than"):
             pages.fetch(Endpoint(f"http://127.0.0.1:{server.server_port}", "m"), "/metrics")
 
         thread.join(10)

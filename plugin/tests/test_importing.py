@@ -16,7 +16,7 @@ from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.client.stream import TPOT_FORMULA
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.verdict import identity_differences
-from pytest_decodegate.importing.baseline import Told, joined
+from pytest_decodegate.importing.baseline import UserFacts, joined
 from pytest_decodegate.metric import Metric
 
 
@@ -55,7 +55,7 @@ def test_a_rate_names_the_metric_where_no_concurrency_was_given() -> None:
     ],
 )
 def test_the_formula_follows_client_and_version(backend: str, version: str | None, formula: str) -> None:
-    metrics = imported(changed(PLAIN, backend=backend), told=Told(client_version=version))
+    metrics = imported(changed(PLAIN, backend=backend), user=UserFacts(client_version=version))
     assert metrics["tpot[c=2]"].metric.contract["formula"] == formula
 
 
@@ -120,7 +120,7 @@ def test_wrong_details_are_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_pytest_benchmark_with_samples_is_a_process() -> None:
-    found = joined([source(benchmark_json(with_data=True))], Told(kind="kernel"))
+    found = joined([source(benchmark_json(with_data=True))], UserFacts(kind="kernel"))
     (one,) = found.metrics.values()
     assert (one.metric.name, one.metric.kind, one.level) == ("tests/test_a.py/test_sort[8]", "kernel", "process")
     assert one.sessions[0].replicates[0].samples == (0.019, 0.02, 0.024)

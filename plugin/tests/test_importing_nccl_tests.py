@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nccl_printing import FACTORS, Printing
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.importing.baseline import Told, joined
+from pytest_decodegate.importing.baseline import UserFacts, joined
 from pytest_decodegate.metric import Json
 
 SMALL = (14336, 11.25, 11.5)
@@ -26,17 +26,17 @@ ROWS = st.lists(
 )
 
 
-def points(text: str | bytes, **told: Any) -> dict[str, float]:
+def points(text: str | bytes, **user: Any) -> dict[str, float]:
     content = text.encode() if isinstance(text, str) else text
-    return {name: one.sessions[0].point for name, one in imported(content, told=Told(**told)).items()}
+    return {name: one.sessions[0].point for name, one in imported(content, user=UserFacts(**user)).items()}
 
 
-def worlds(text: str | bytes, **told: Any) -> set[str]:
-    return {part for name in points(text, **told) for part in name.rstrip("]").split(",") if "world=" in part}
+def worlds(text: str | bytes, **user: Any) -> set[str]:
+    return {part for name in points(text, **user) for part in name.rstrip("]").split(",") if "world=" in part}
 
 
 def test_the_json() -> None:
-    found = joined([source(nccl_json())], Told())
+    found = joined([source(nccl_json())], UserFacts())
     out, inside = found.metrics.values()
     assert out.metric.name == "nccl_tests_all_reduce[bytes=14336,type=bfloat16,world=2,op=sum]"
     assert inside.metric.name == "nccl_tests_all_reduce_in_place[bytes=14336,type=bfloat16,world=2,op=sum]"
@@ -54,7 +54,7 @@ def test_the_json() -> None:
 
 
 def test_the_table() -> None:
-    found = joined([source(Printing(graph=10).table(SMALL, LARGE).encode())], Told())
+    found = joined([source(Printing(graph=10).table(SMALL, LARGE).encode())], UserFacts())
     values = [one.sessions[0].point for one in found.metrics.values()]
     assert values == pytest.approx([11.25e-6, 11.5e-6, 12.0e-6, 12.5e-6])
     contract = next(iter(found.metrics.values())).metric.contract
@@ -65,7 +65,7 @@ def test_the_table() -> None:
 
 @pytest.mark.parametrize(("gpus", "processes"), [(4, 1), (8, 1), (1, 8), (4, 2)])
 def test_json_has_a_device_for_each_process_of_several_gpus(gpus: int, processes: int) -> None:
-    found = joined([source(nccl_json(gpus=gpus, processes=processes))], Told())
+    found = joined([source(nccl_json(gpus=gpus, processes=processes))], UserFacts())
     assert all(f"world={gpus * processes}," in name for name in found.metrics)
     assert found.provenance.machine["gpus"] == [{"name": "NVIDIA H200"}] * gpus * processes
 
@@ -479,12 +479,13 @@ def test_public_files_are_refused(name: str, message: str) -> None:
 
 
 def test_public_facts_of_the_machine() -> None:
-    found = joined([source((PUBLIC / "rccl.txt").read_bytes())], Told())
+    found = joined([source((PUBLIC / "rccl.txt").read_bytes())], UserFacts())
     assert found.provenance.stack["nccl"] == "RCCL 2.28.3-gfx942-rccl:0000000"
     unnamed: list[Json] = [{"name": None}] * 7
     assert found.provenance.machine["gpus"] == [{"name": "AMD Instinct MI300X"}, *unnamed]
     assert (
-        joined([source((PUBLIC / "alltoall_b8_size0.txt").read_bytes())], Told()).provenance.stack["nccl"] == "2.18.3"
+        joined([source((PUBLIC / "alltoall_b8_size0.txt").read_bytes())], UserFacts()).provenance.stack["nccl"]
+        == "2.18.3"
     )
 
 
@@ -497,16 +498,16 @@ def test_sizes_of_zero_are_skipped_in_json() -> None:
 
 def test_the_card_of_a_larger_run_is_that_of_a_smaller_one() -> None:
     one, other = (Printing(name, ranks=n).table(SMALL) for name, n in (("all_reduce", 2), ("all_gather", 4)))
-    found = joined([source(one.encode(), "a"), source(other.encode(), "b")], Told())
+    found = joined([source(one.encode(), "a"), source(other.encode(), "b")], UserFacts())
     assert found.provenance.machine["gpus"] == [{"name": "NVIDIA H200"}] * 4
     with pytest.raises(BadInput, match=r"b: field 'gpus\[0\]' is \{'name': 'NVIDIA H100'\}"):
         changed = source(other.replace("H200", "H100").encode(), "b")
-        joined([source(one.encode(), "a"), changed], Told())
+        joined([source(one.encode(), "a"), changed], UserFacts())
 
 
 def test_rccl_tests_say_their_version_as_nccl_tests_do() -> None:
     text = Printing().table(SMALL).replace("nccl-", "rccl-")
-    found = joined([source(text.encode())], Told())
+    found = joined([source(text.encode())], UserFacts())
     assert found.provenance.stack["nccl"] == "RCCL 2.28.9"
     assert {one.metric.contract["client"] for one in found.metrics.values()} == {"rccl-tests"}
 

@@ -11,7 +11,7 @@ from foreign_serving import aiperf_json, guidellm_benchmark, guidellm_json, sgla
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.verdict import identity_differences
-from pytest_decodegate.importing.baseline import Told, joined
+from pytest_decodegate.importing.baseline import UserFacts, joined
 from pytest_decodegate.metric import Metric
 
 CONCURRENT = {"type_": "concurrent", "streams": 16}
@@ -193,7 +193,7 @@ def test_answers_of_any_length_vary_from_run_to_run() -> None:
 
 def test_metadata_names_the_stack_or_a_flag_of_it() -> None:
     content = changed(PLAIN, vllm="0.32.0", num_speculative_tokens="3", max_concurrent_requests=7, tp=8)
-    stack = joined([source(content)], Told()).provenance.stack
+    stack = joined([source(content)], UserFacts()).provenance.stack
     said = {"vllm": "0.32.0", "flag:num_speculative_tokens": "3", "flag:tp": 8}
     assert stack == {"nccl": "unknown", "driver": "unknown", **said}
 
@@ -202,11 +202,11 @@ def test_a_sweep_is_a_list_and_its_overrides_are_flags() -> None:
     first = {**json.loads(PLAIN), "run_number": 0, "max_num_seqs": 64}
     second = {**first, "run_number": 1, "median_tpot_ms": 9.0, "date": "20261130-000000"}
     third = {**first, "max_concurrency": 4}
-    found = joined([source(json.dumps([first, second, third]).encode())], Told())
+    found = joined([source(json.dumps([first, second, third]).encode())], UserFacts())
     assert [len(one.sessions) for one in found.metrics.values()] == [2, 2, 2, 1, 1, 1]
     assert found.provenance.stack["flag:max_num_seqs"] == 64
     with pytest.raises(BadInput, match="field 'flag:max_num_seqs' is 32, in another file 64"):
-        joined([source(json.dumps([first, {**third, "max_num_seqs": 32}]).encode())], Told())
+        joined([source(json.dumps([first, {**third, "max_num_seqs": 32}]).encode())], UserFacts())
 
 
 def test_loads_of_one_name_are_told_apart_by_what_differs() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_architecture import RANK_SIDE
+from import_graph import modules, rank_side
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.errors import BadInput
@@ -39,7 +39,7 @@ def script(path: Path, text: str) -> Stack:
 
 
 def test_the_ranks_side_is_imported_where_no_package_is_installed() -> None:
-    names = [f"pytest_decodegate.{name}" for name in RANK_SIDE]
+    names = [f"pytest_decodegate.{name}" for name in rank_side(modules())]
     code = f"import importlib, sys; sys.path.append({str(PLUGIN)!r}); [importlib.import_module(n) for n in {names!r}]"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

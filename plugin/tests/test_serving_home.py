@@ -27,13 +27,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> home.Launch:
-    return home.Launch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0, lambda _: None)
+def start(tmp_path: Path) -> home.ServerLaunch:
+    return home.ServerLaunch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0, lambda _: None)
 
 
 @pytest.mark.parametrize("words", [["--model", "kimi", "-tp", "8"], ["--model=kimi", "-tp", "8"], ["kimi", "-tp", "8"]])
 def test_the_users_model_is_found_in_each_form(
-    words: list[str], start: home.Launch, started: list[ServerOptions]
+    words: list[str], start: home.ServerLaunch, started: list[ServerOptions]
 ) -> None:
     server = home.launch_users(start, words, {})
     assert started[0].model.folder == Path("kimi")
@@ -41,7 +41,9 @@ def test_the_users_model_is_found_in_each_form(
     assert server.token_ids == ATTACHED_TOKEN_IDS
 
 
-def test_secrets_among_the_users_arguments_are_not_stored(start: home.Launch, started: list[ServerOptions]) -> None:
+def test_secrets_among_the_users_arguments_are_not_stored(
+    start: home.ServerLaunch, started: list[ServerOptions]
+) -> None:
     words = ["kimi", "--hf-token", "hf-mine", "--ssl_keyfile_password=sk-mine", "--load-format", "auto"]
     server = home.launch_users(start, words, {})
     assert started[0].model.arguments[:3] == ("--hf-token", "hf-mine", "--ssl_keyfile_password=sk-mine")
@@ -51,7 +53,7 @@ def test_secrets_among_the_users_arguments_are_not_stored(start: home.Launch, st
     assert "mine" not in repr(server.given_facts)
 
 
-def test_prefix_caching_is_off_whatever_the_user_serves(start: home.Launch, started: list[ServerOptions]) -> None:
+def test_prefix_caching_is_off_whatever_the_user_serves(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     home.launch_users(start, ["kimi"], {})
     assert "--no-enable-prefix-caching" in started[0].model.arguments
 
@@ -85,13 +87,13 @@ def test_a_relative_folder_is_found_from_where_the_server_runs(tmp_path: Path, m
     assert read_command(["org/model"]).model == "org/model"
 
 
-def test_a_python_without_vllm_is_named(start: home.Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_vllm_is_named(start: home.ServerLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"needs 'vllm', which .* does not have; run pytest in the environment"):
         home.launch_own(start, gpus=0, memory_gib=0, pins={})
 
 
-def test_pinned_backends_reach_whatever_is_launched(start: home.Launch, started: list[ServerOptions]) -> None:
+def test_pinned_backends_reach_whatever_is_launched(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     pins = {"moe": "marlin", "attention": "TRITON_MLA"}
     home.launch_own(start, gpus=1, memory_gib=96, pins=pins)
     home.launch_users(start, ["kimi"], pins)
@@ -101,7 +103,7 @@ def test_pinned_backends_reach_whatever_is_launched(start: home.Launch, started:
 
 
 def test_a_slowdown_reaches_the_server_that_is_launched_and_is_checked(
-    start: home.Launch, started: list[ServerOptions], monkeypatch: pytest.MonkeyPatch
+    start: home.ServerLaunch, started: list[ServerOptions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[float] = []
 
@@ -119,12 +121,12 @@ def test_a_slowdown_reaches_the_server_that_is_launched_and_is_checked(
     assert FRACTION not in plain.environment
 
 
-def test_a_depth_may_be_chosen(start: home.Launch, started: list[ServerOptions]) -> None:
+def test_a_depth_may_be_chosen(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     home.launch_own(start, gpus=1, memory_gib=96, pins={}, layers=8)
     assert "8 layers" in str(started[0].model.facts["model"])
 
 
-def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.Launch, started: list[ServerOptions]) -> None:
+def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     home.launch_own(start, gpus=2, memory_gib=24, pins={})
     home.launch_own(start, gpus=0, memory_gib=0, pins={})
     assert "12 layers" in str(started[0].model.facts["model"])

@@ -245,7 +245,7 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ATTACHED)
     said: list[str] = []
     slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": ""}
-    start = home.Launch(tmp_path, slower, 400.0, said.append)
+    start = home.ServerLaunch(tmp_path, slower, 400.0, said.append)
     with home.launch_own(start, gpus=0, memory_gib=0, pins={}) as server:
         pids = tree(server)
         facts = server.facts()

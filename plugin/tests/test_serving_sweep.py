@@ -22,7 +22,7 @@ from pytest_decodegate.measure.sweep import (
     knee,
     plateau,
     said,
-    told,
+    sweep_lines,
 )
 from pytest_decodegate.measure.window import Load, Window
 from pytest_decodegate.measure.window_source import WindowSource
@@ -89,7 +89,7 @@ def test_any_curve_has_a_plateau_within_the_limit_and_can_be_told(rates: list[fl
     assert begins.output_tok_s >= (1 - FLAT) * max(rates)
     assert all(point.output_tok_s < (1 - FLAT) * max(rates) for point in points[: points.index(begins)])
     assert knee(points) in (None, *points)
-    assert told(points)[-1] == said(points)
+    assert sweep_lines(points)[-1] == said(points)
 
 
 def test_one_flat_doubling_does_not_end_the_sweep() -> None:
@@ -108,7 +108,7 @@ def test_a_straight_line_has_neither() -> None:
 
 
 def test_the_plot_marks_plateau_and_knee() -> None:
-    lines = told(curve(4))
+    lines = sweep_lines(curve(4))
     assert "PPPPPPP" in "\n".join(lines)
     assert lines[-1] == "the plateau begins at 4 streams (400 tok/s), the knee is at 4"
     assert lines[-3].split() == ["1", "2", "4", "8", "16", "streams"]

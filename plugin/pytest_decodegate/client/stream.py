@@ -206,10 +206,10 @@ class TokenClock:
             return False
 
         choices = (chunk and chunk.choices) or ()
-        told = (chunk and chunk.usage and chunk.usage.completion_tokens) or 0
+        reported = (chunk and chunk.usage and chunk.usage.completion_tokens) or 0
         counted = sum(len(choice.token_ids or ()) or int(choice.has_text) for choice in choices)
-        grown = counted > 0 or (bool(choices) and told > self.tokens)
-        self.tokens = max(told, self.tokens + counted)
+        grown = counted > 0 or (bool(choices) and reported > self.tokens)
+        self.tokens = max(reported, self.tokens + counted)
         return grown
 
 

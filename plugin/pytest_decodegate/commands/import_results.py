@@ -11,7 +11,7 @@ from ..errors import BadInput
 from ..metric import DEFAULT_TOLERANCE
 
 if TYPE_CHECKING:
-    from ..importing.found import Source
+    from ..importing.found import SourceFile
 
 _MOST_BYTES = 2**30
 
@@ -53,10 +53,10 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..baseline.store import Store
-    from ..importing.baseline import Told, joined
+    from ..importing.baseline import UserFacts, joined
     from ..machine.provenance import UNKNOWN
 
-    told = Told(
+    user = UserFacts(
         machine_class=options.machine_class,
         label=options.label,
         stack=dict(_settings(options.stack)),
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         kind=options.kind,
         collective=options.collective,
     )
-    baseline = joined([_source(path) for path in options.files], told)
+    baseline = joined([_source(path) for path in options.files], user)
     path = Store(options.out).add(baseline)
     what = "published figures" if baseline.published else "sessions with samples"
     print(f"{path}: {len(baseline.metrics)} metrics, {what}")
@@ -75,15 +75,15 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _source(path: Path) -> Source:
-    from ..importing.found import Source
+def _source(path: Path) -> SourceFile:
+    from ..importing.found import SourceFile
 
     try:
         size = path.stat().st_size
         if size > _MOST_BYTES:
             raise BadInput(f"{path}: {size} bytes are too many for a result")
 
-        return Source(path, path.read_bytes())
+        return SourceFile(path, path.read_bytes())
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
 

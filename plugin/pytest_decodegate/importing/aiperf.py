@@ -11,7 +11,7 @@ from typing import Final
 
 from ..errors import BadInput
 from ..metric import Json
-from .found import Fields, Found, Source
+from .found import Fields, Found, SourceFile
 from .serving_result import CLOCK, ServingResult, load_of, rate_of, seconds_of, tokens_of_a_request
 
 TOOL: Final = "aiperf"
@@ -23,7 +23,7 @@ def is_aiperf(fields: Fields) -> bool:
     return {"input_config", "request_latency"} <= fields.values.keys()
 
 
-def read(source: Source, fields: Fields, *, number: int = 1) -> Found:
+def read(source: SourceFile, fields: Fields, *, number: int = 1) -> Found:
     """TPOT (its inter_token_latency), TTFT and output tokens per second; raises BadInput naming file and field."""
     config = fields.object("input_config")
     if "perf_analyzer" in config.values:

@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..machine.provenance import UNKNOWN, Provenance
 from ..metric import Json, Kind, Metric
 from . import aiperf, guidellm, nccl_json, nccl_table, pytest_benchmark, sglang_bench, vllm_bench
-from .found import Fields, Found, Source, documents, joined_cards
+from .found import Fields, Found, SourceFile, documents, joined_cards
 
 READ: Final = (
     "`vllm bench serve` (--save-result, --append-result or a sweep), sglang.bench_serving, aiperf's "
@@ -40,7 +40,7 @@ _NOT_READ: Final[Mapping[str, frozenset[str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UserFacts:
     """What the user says about files that do not say it.
 
     stack: versions and settings; a file that says something else is refused. client_version: see `vllm_bench.read`.
@@ -55,39 +55,39 @@ class Told:
     collective: str = ""
 
 
-def read(source: Source, told: Told) -> list[Found]:
+def read(source: SourceFile, user: UserFacts) -> list[Found]:
     """What a file says, one for each result in it; raises BadInput naming its tool, or the field that is wrong."""
     try:
-        return _read(source, told)
+        return _read(source, user)
     except BadInput as error:
         # What makes no metric is refused by Metric, which does not know the file.
         raise error if str(error).startswith(str(source.path)) else BadInput(f"{source.path}: {error}") from None
 
 
-def _read(source: Source, told: Told) -> list[Found]:
+def _read(source: SourceFile, user: UserFacts) -> list[Found]:
     # First, as a log may begin like a list: with the tag of a process, "[1,0]<stdout>:".
     if not source.content.lstrip().startswith(b"{") and nccl_table.is_table(source.content.decode(errors="replace")):
-        return [nccl_table.read_table(source, collective=told.collective)]
+        return [nccl_table.read_table(source, collective=user.collective)]
     if objects := documents(source):
-        return list(_read_objects(source, objects, told))
+        return list(_read_objects(source, objects, user))
 
     raise BadInput(f"{source.path}: of no known tool (neither JSON nor a table of nccl-tests); known are {READ}")
 
 
-def _read_objects(source: Source, objects: Sequence[Fields], told: Told) -> Iterator[Found]:
+def _read_objects(source: SourceFile, objects: Sequence[Fields], user: UserFacts) -> Iterator[Found]:
     for number, fields in enumerate(objects, start=1):
         try:
-            yield _read_object(source, fields, told, number)
+            yield _read_object(source, fields, user, number)
         except BadInput as error:
             rest = f"; without this result the other {len(objects) - 1} can be tried" if len(objects) > 1 else ""
             raise BadInput(f"{error}{rest}") from None
 
 
-def _read_object(source: Source, fields: Fields, told: Told, number: int) -> Found:
+def _read_object(source: SourceFile, fields: Fields, user: UserFacts, number: int) -> Found:
     if sglang_bench.is_sglang_bench(fields):
         return sglang_bench.read(source, fields, number=number)
     if vllm_bench.is_vllm_bench(fields):
-        return vllm_bench.read(source, fields, number=number, client_version=told.client_version)
+        return vllm_bench.read(source, fields, number=number, client_version=user.client_version)
     if aiperf.is_aiperf(fields):
         return aiperf.read(source, fields, number=number)
     if guidellm.is_guidellm(fields):
@@ -95,7 +95,7 @@ def _read_object(source: Source, fields: Fields, told: Told, number: int) -> Fou
     if nccl_json.is_nccl_tests(fields):
         return nccl_json.read_json(source, fields, number=number)
     if pytest_benchmark.is_pytest_benchmark(fields):
-        return pytest_benchmark.read(source, fields, kind=told.kind)
+        return pytest_benchmark.read(source, fields, kind=user.kind)
 
     for tool, keys in _NOT_READ.items():
         if keys <= fields.values.keys():
@@ -104,12 +104,12 @@ def _read_object(source: Source, fields: Fields, told: Told, number: int) -> Fou
     raise BadInput(f"{fields.where}: of no known tool (JSON with {', '.join(fields.values):.120}); known are {READ}")
 
 
-def joined(sources: Sequence[Source], told: Told) -> Baseline:
+def joined(sources: Sequence[SourceFile], user: UserFacts) -> Baseline:
     """One baseline of all files, which must be of one stack; its path is only a name until it is stored.
 
     Raises BadInput if they contradict each other, or if some have samples and others single figures.
     """
-    founds = [(source, found) for source in sources for found in read(source, told)]
+    founds = [(source, found) for source in sources for found in read(source, user)]
     stored: dict[str, StoredMetric] = {}
     for source, metric, session in _told_apart(list(_sessions(founds))):
         new = StoredMetric(metric, (session,))
@@ -123,21 +123,21 @@ def joined(sources: Sequence[Source], told: Told) -> Baseline:
     names = ", ".join(source.path.name for source in sources)
     return Baseline(
         path=Path(tools),
-        machine_class=told.machine_class,
-        label=told.label or tools,
-        provenance=_provenance(founds, told),
+        machine_class=user.machine_class,
+        label=user.label or tools,
+        provenance=_provenance(founds, user),
         metrics=stored,
         published=f"{tools}: {names}" if True in levels else "",
     )
 
 
-def _sessions(founds: Sequence[tuple[Source, Found]]) -> Iterator[tuple[Source, Metric, Session]]:
+def _sessions(founds: Sequence[tuple[SourceFile, Found]]) -> Iterator[tuple[SourceFile, Metric, Session]]:
     for source, found in founds:
         for metric, session in found.sessions:
             yield source, metric, session
 
 
-def _told_apart(sessions: Sequence[tuple[Source, Metric, Session]]) -> Iterator[tuple[Source, Metric, Session]]:
+def _told_apart(sessions: Sequence[tuple[SourceFile, Metric, Session]]) -> Iterator[tuple[SourceFile, Metric, Session]]:
     """Results of several loads under one name, as in a sweep, named by what differs: "tpot[c=8,output_tokens=128]".
 
     Two tools, formulas or models under one name are left alone; `_with` refuses them.
@@ -180,7 +180,7 @@ def _with(first: StoredMetric, second: StoredMetric, path: Path) -> StoredMetric
     return StoredMetric(first.metric, tuple(sorted(sessions, key=lambda session: session.instant)))
 
 
-def _provenance(founds: Sequence[tuple[Source, Found]], told: Told) -> Provenance:
+def _provenance(founds: Sequence[tuple[SourceFile, Found]], user: UserFacts) -> Provenance:
     machine: dict[str, Json] = {}
     stack: dict[str, Json] = {}
     for source, found in founds:
@@ -188,14 +188,14 @@ def _provenance(founds: Sequence[tuple[Source, Found]], told: Told) -> Provenanc
             for name, value in said.items():
                 known[name] = _agreed(source.path, name, value, known.get(name, value))
 
-        for name, value in told.stack.items():
+        for name, value in user.stack.items():
             if found.stack.get(name, value) != value:
                 raise BadInput(
                     f"{source.path}: field {name!r} is {found.stack[name]!r}, but --stack says {value!r}: leave "
                     "it out, or import another file"
                 )
 
-    return Provenance(machine, {"nccl": UNKNOWN, "driver": UNKNOWN, **stack, **told.stack}, {})
+    return Provenance(machine, {"nccl": UNKNOWN, "driver": UNKNOWN, **stack, **user.stack}, {})
 
 
 def _agreed(path: Path, name: str, value: Json, known: Json) -> Json:

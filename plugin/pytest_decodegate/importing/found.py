@@ -21,7 +21,7 @@ _LARGEST: Final = 1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file to import."""
 
     path: Path
@@ -145,7 +145,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
-def documents(source: Source) -> list[Fields]:
+def documents(source: SourceFile) -> list[Fields]:
     """The JSON objects in a file: it is one, a list of them (a sweep), or they stand one after the other (JSON lines).
 
     Empty if the file is no JSON at all; raises BadInput if it begins as JSON and is damaged, with line and column.
@@ -187,7 +187,7 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-def _refuse_damaged(source: Source, error: json.JSONDecodeError) -> NoReturn:
+def _refuse_damaged(source: SourceFile, error: json.JSONDecodeError) -> NoReturn:
     raise BadInput(
         f"{source.path}: of no known tool: it begins as JSON, but at line {error.lineno}, column {error.colno} stands "
         f"{error.doc[error.pos : error.pos + 20]!r} ({error.msg}); was it cut short while it was written?"
@@ -197,10 +197,10 @@ def _refuse_damaged(source: Source, error: json.JSONDecodeError) -> NoReturn:
 def joined_cards(where: str, known: Sequence[Json], listed: Sequence[Json]) -> list[Json]:
     """The cards of one host that two runs name, of which one may have used fewer; raises BadInput if they differ."""
     unnamed: Json = {"name": None}
-    for index, (one, other) in enumerate(zip(known, listed, strict=False)):
-        if one != other and unnamed not in (one, other):
+    for index, (first, other) in enumerate(zip(known, listed, strict=False)):
+        if first != other and unnamed not in (first, other):
             raise BadInput(
-                f"{where}: field 'gpus[{index}]' is {other!r}, in another result {one!r}: a baseline is of one machine"
+                f"{where}: field 'gpus[{index}]' is {other!r}, elsewhere {first!r}: a baseline is of one machine"
             )
 
     return list(known if len(known) > len(listed) else listed)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ..metric import Json
-from .found import Fields, Found, Source
+from .found import Fields, Found, SourceFile
 from .serving_result import CLOCK, ServingResult, load_of, tokens_of_a_request
 
 TOOL: Final = "guidellm"
@@ -26,10 +26,12 @@ def is_guidellm(fields: Fields) -> bool:
 
     metadata = fields.values.get("metadata")
     named = isinstance(metadata, dict) and "guidellm_version" in metadata
-    return named or any(isinstance(one, dict) and one.get("type_") == "generative_benchmark" for one in benchmarks)
+    return named or any(
+        isinstance(benchmark, dict) and benchmark.get("type_") == "generative_benchmark" for benchmark in benchmarks
+    )
 
 
-def read(source: Source, fields: Fields, *, number: int = 1) -> Found:
+def read(source: SourceFile, fields: Fields, *, number: int = 1) -> Found:
     """TPOT (its inter_token_latency), TTFT and output tokens per second; raises BadInput naming file and field."""
     benchmarks = fields.objects("benchmarks")
     if not benchmarks:

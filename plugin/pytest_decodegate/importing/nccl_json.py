@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..machine.provenance import redact
 from ..metric import Json
-from .found import Fields, Found, Source, instant
+from .found import Fields, Found, SourceFile, instant
 from .nccl_run import DATE, IN, OUT, Row, TableRun, found, nccl_version
 from .nccl_world import Printed, RankLine, Rates
 
@@ -16,7 +16,7 @@ def is_nccl_tests(fields: Fields) -> bool:
     return {"nccl_version", "results", "config"} <= fields.values.keys()
 
 
-def read_json(source: Source, fields: Fields, *, number: int = 1) -> Found:
+def read_json(source: SourceFile, fields: Fields, *, number: int = 1) -> Found:
     """Times of every size of a -J file; raises BadInput naming file, field and value."""
     config = fields.object("config")
     args = fields.values.get("args")
@@ -97,5 +97,5 @@ def _json_rows(result: Fields) -> Iterator[Row]:
 def _environment(fields: Fields) -> dict[str, Json]:
     """The variables that can move a number: the file holds all of them, secrets too."""
     said = fields.values.get("env")
-    pairs = (str(one).partition("=") for one in said) if isinstance(said, list) else ()
+    pairs = (str(setting).partition("=") for setting in said) if isinstance(said, list) else ()
     return {f"env:{name}": value for name, value in redact({name: value for name, _, value in pairs}).items()}

@@ -14,7 +14,7 @@ from typing import Final
 from ..baseline.schema import Session
 from ..errors import BadInput
 from ..metric import Json, Metric
-from .found import Found, Source, joined_cards
+from .found import Found, SourceFile, joined_cards
 from .nccl_world import FACTORS, RankLine, Rates, world
 
 TOOL: Final = "nccl-tests"
@@ -65,7 +65,7 @@ def nccl_version(code: int) -> str:
     return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
 
 
-def found(source: Source, runs: Sequence[TableRun], *, first: int = 1, one_rank_a_process: bool = False) -> Found:
+def found(source: SourceFile, runs: Sequence[TableRun], *, first: int = 1, one_rank_a_process: bool = False) -> Found:
     """All times of the runs of one file; raises BadInput where they contradict themselves or each other.
 
     first: number of the first run in the file. one_rank_a_process: see `world`.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ..errors import BadInput
-from .found import Found, Source, instant
+from .found import Found, SourceFile, instant
 from .nccl_run import DATE, IN, OUT, RCCL, Row, TableRun, collective_of, found, nccl_version
 from .nccl_text import Line, lines
 from .nccl_world import Printed, RankLine, Rates
@@ -53,7 +53,7 @@ def is_table(text: str) -> bool:
     )
 
 
-def read_table(source: Source, *, collective: str = "") -> Found:
+def read_table(source: SourceFile, *, collective: str = "") -> Found:
     """Times of every size of all tables in a log; raises BadInput naming file, line and value.
 
     collective: what a table is of that does not say it.
@@ -249,8 +249,8 @@ def _gap(run: TableRun, line: str) -> int | None:
 
 def _rows(run: TableRun, where: str, line: str) -> Iterator[Row]:
     columns, words, places = run.columns, line.split(), run.places
-    halves = columns.count("time")
-    if not places and halves == 2:
+    half_count = columns.count("time")
+    if not places and half_count == 2:
         places = (OUT, IN)
     if _gap(run, line) is not None:
         second = columns.index("time", columns.index("time") + 1)

@@ -112,7 +112,9 @@ def world(
         raise BadInput(f"{where}: says neither its ranks ('# Rank 0 ...') nor its processes: how many took part?")
 
     candidates = {counted * (ranks_a_process or 1)} if one_rank_a_process else {counted, computed or counted}
-    fitting = [size for size in sorted(candidates) if all(one.fit(FACTORS[collective](size)) for _, one in rates)]
+    fitting = [
+        size for size in sorted(candidates) if all(printed.fit(FACTORS[collective](size)) for _, printed in rates)
+    ]
     if not fitting:
         _refuse(collective, candidates, rates)
     if len(fitting) > 1:
@@ -128,7 +130,7 @@ def world(
 def _refuse(collective: str, candidates: set[int], rates: Sequence[tuple[str, Rates]]) -> None:
     size = max(candidates)
     factor = FACTORS[collective](size)
-    place, wrong = next(((place, one) for place, one in rates if not one.fit(factor)), rates[0])
+    place, wrong = next(((place, printed) for place, printed in rates if not printed.fit(factor)), rates[0])
     ratio = f"{wrong.busbw.value / wrong.algbw.value:.4g}" if wrong.algbw.value else "no number"
     raise BadInput(
         f"{place}: busbw/algbw is {ratio} ({wrong.busbw.value:g}/{wrong.algbw.value:g}), but {collective} on {size} "
@@ -141,10 +143,10 @@ def _refuse_mistimed(collective: str, size: int, rates: Sequence[tuple[str, Rate
         return
 
     share = _share(size) if collective == "hypercube" else 1.0
-    for place, one in rates:
-        if not one.timed(share):
-            rate = one.bytes * share / one.time.value / 1e3
+    for place, printed in rates:
+        if not printed.timed(share):
+            rate = printed.bytes * share / printed.time.value / 1e3
             raise BadInput(
-                f"{place}: {one.bytes} bytes in {one.time.value:g} us are {rate:.4g} GB/s, but "
-                f"algbw is {one.algbw.value:g}: a number of this row is not what its title says"
+                f"{place}: {printed.bytes} bytes in {printed.time.value:g} us are {rate:.4g} GB/s, but "
+                f"algbw is {printed.algbw.value:g}: a number of this row is not what its title says"
             )

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..baseline.schema import Session
 from ..metric import Kind, Metric, Replicate
-from .found import Fields, Found, Source
+from .found import Fields, Found, SourceFile
 
 TOOL: Final = "pytest-benchmark"
 _UNSAFE = re.compile(r"[^a-z0-9_.=,/\[\]-]+")
@@ -20,7 +20,7 @@ def is_pytest_benchmark(fields: Fields) -> bool:
     return {"machine_info", "benchmarks", "datetime"} <= fields.values.keys()
 
 
-def read(source: Source, fields: Fields, *, kind: Kind) -> Found:
+def read(source: SourceFile, fields: Fields, *, kind: Kind) -> Found:
     """The time of every benchmark, as `kind`; raises BadInput naming file, field and value."""
     if "decodegate" in fields.values:
         raise fields.wrong("decodegate", "it is a baseline already; `decodegate compare` and --perf-baseline read it")

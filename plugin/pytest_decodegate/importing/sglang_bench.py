@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..metric import Json
-from .found import Fields, Found, Source
+from .found import Fields, Found, SourceFile
 from .serving_result import (
     CLOCK,
     ServingResult,
@@ -31,7 +31,7 @@ def is_sglang_bench(fields: Fields) -> bool:
     return {"total_output_tokens_retokenized", "median_tpot_ms", "output_throughput"} <= fields.values.keys()
 
 
-def read(source: Source, fields: Fields, *, number: int = 1) -> Found:
+def read(source: SourceFile, fields: Fields, *, number: int = 1) -> Found:
     """TPOT, TTFT and output tokens per second; raises BadInput naming file, field and value."""
     _check_all_done(fields)
     result = ServingResult(

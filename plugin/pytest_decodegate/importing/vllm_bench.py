@@ -13,7 +13,7 @@ from typing import Final
 from ..errors import BadInput
 from ..machine.provenance import COMPONENTS
 from ..metric import Json
-from .found import Fields, Found, Source, instant
+from .found import Fields, Found, SourceFile, instant
 from .serving_result import (
     CLOCK,
     ServingResult,
@@ -71,7 +71,7 @@ def is_vllm_bench(fields: Fields) -> bool:
     return {"request_throughput", "output_throughput", "total_output_tokens", "duration"} <= fields.values.keys()
 
 
-def read(source: Source, fields: Fields, *, number: int = 1, client_version: str | None = None) -> Found:
+def read(source: SourceFile, fields: Fields, *, number: int = 1, client_version: str | None = None) -> Found:
     """TPOT, TTFT and output tokens per second; raises BadInput naming file, field and value.
 
     number: which result of the file it is. client_version: vLLM whose client it was, which the file does not say;

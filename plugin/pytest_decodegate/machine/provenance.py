@@ -130,7 +130,7 @@ def differences(base: Provenance, new: Provenance) -> tuple[Difference, ...]:
 
 def unknown_on_both(base: Provenance, new: Provenance) -> tuple[str, ...]:
     """Fields of machine and stack that neither side knows: they are equal, and nobody compared them."""
-    sides = [{**dict(_leaves(one.machine)), **dict(_leaves(one.stack))} for one in (base, new)]
+    sides = [{**dict(_leaves(side.machine)), **dict(_leaves(side.stack))} for side in (base, new)]
     return tuple(
         field for field, value in sides[0].items() if _unknown(value) and _unknown(sides[1].get(field, ABSENT))
     )

@@ -208,21 +208,21 @@ class GangSource:
 
     def _answers(self, pending: Sequence[Pending], what: str) -> list[list[Any]]:
         """What every gang answers, in order; the first failure is raised when it comes, whatever the others do."""
-        started = told = time.monotonic()
+        started = said_at = time.monotonic()
         answers: dict[Pending, list[Any]] = {}
-        while waiting := [one for one in pending if one not in answers]:
-            for one in waiting:
-                if one.wait(TURN_SECONDS, self._on_note):
-                    answers[one] = one.result()
+        while waiting := [call for call in pending if call not in answers]:
+            for call in waiting:
+                if call.wait(TURN_SECONDS, self._on_note):
+                    answers[call] = call.result()
 
-            if (now := time.monotonic()) - told >= TICK_SECONDS:
-                told = now
+            if (now := time.monotonic()) - said_at >= TICK_SECONDS:
+                said_at = now
                 ready = len(self._gangs) - len(pending) + len(answers)
                 self._progress.tick(
                     f"{self._key}: {ready} of {len(self._gangs)} replicates {what}, {now - started:.0f} s"
                 )
 
-        return [answers[one] for one in pending]
+        return [answers[call] for call in pending]
 
     def _on_note(self, index: int, text: str) -> None:
         self._progress.tick(f"{self._key}: rank {index}: {text}")
@@ -262,24 +262,24 @@ class GangSource:
         ranks = gang.run(rank.examine, self._key, deadline_seconds=self._deadline())
         traffic, facts = self._opened[0].traffic, dict(taken.facts)
         if traffic is not None:
-            ceilings = [one.memory_bytes_s for one in ranks if one.memory_bytes_s]
+            ceilings = [examined.memory_bytes_s for examined in ranks if examined.memory_bytes_s]
             work = floors.Work(traffic.bytes, traffic.flops, min(ceilings, default=None))
             facts.update(floors.rates(taken.value, work))
             if problem := floors.too_fast(taken.value, work, self._opened[0].contract):
                 self._broken.append(problem.of(f"replicate {number}"))
 
-        if hot := [one.hot_s for one in ranks if one.hot_s]:
+        if hot := [examined.hot_s for examined in ranks if examined.hot_s]:
             facts["hot_over_cold"] = max(hot) / taken.value
 
-        if slept := [one.align_cycles for one in ranks if one.align_cycles]:
+        if slept := [examined.align_cycles for examined in ranks if examined.align_cycles]:
             facts["align_cycles"] = max(slept)
             if late := late_host(max(slept)):
                 self._notes.append(late.of(f"replicate {number}"))
 
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
-        own = [one.own_s for one in ranks if one.own_s]
+        own = [examined.own_s for examined in ranks if examined.own_s]
         if own and len(own) == len(ranks):  # or their place in the list would not be their rank
-            self._own.append((own, [one.location or {} for one in ranks]))
+            self._own.append((own, [examined.location or {} for examined in ranks]))
             facts["own_medians"] = [statistics.median(rounds) for rounds in own]
 
         return replace(taken, facts=facts)

@@ -127,11 +127,11 @@ async def _ticking(
 ) -> Recording:
     """What `running` gives, while `on_wait` is told how long it takes."""
 
-    async def tick(told: OnWait) -> None:
+    async def tick(said_at: OnWait) -> None:
         began_s = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            told(f"{time.monotonic() - began_s:.0f} s, at most {stall_seconds:g} s without a token")
+            said_at(f"{time.monotonic() - began_s:.0f} s, at most {stall_seconds:g} s without a token")
 
     ticking = asyncio.create_task(tick(on_wait)) if on_wait else None
     try:

@@ -90,7 +90,7 @@ def in_turn(samplers: Sequence[Replicating], plan: Plan, on_turn: Callable[[int,
     for sampler in samplers:
         sampler.forget()
 
-    return [Turns(*one) for one in zip(interleave(samplers, plan, on_turn), warmups, strict=True)]
+    return [Turns(*turns) for turns in zip(interleave(samplers, plan, on_turn), warmups, strict=True)]
 
 
 def interleave(
@@ -122,4 +122,4 @@ def _open(taken: Sequence[Sequence[float]], plan: Plan, in_time: bool) -> bool:
     if count < plan.min_samples:
         return True
 
-    return in_time and count < plan.max_samples and any(half_width(one) > plan.precision for one in taken)
+    return in_time and count < plan.max_samples and any(half_width(samples) > plan.precision for samples in taken)

@@ -92,7 +92,7 @@ def explore(load: Load, window: Callable[[Load], Window], *, most: int = MOST_ST
     return points
 
 
-def told(points: Sequence[Point]) -> list[str]:
+def sweep_lines(points: Sequence[Point]) -> list[str]:
     """The sweep as lines of text: a plot of the throughput (P where the plateau begins, K the knee) and a table."""
     begins, bend = plateau(points), knee(points)
     marks = ["P" if point is begins else "K" if point is bend else "*" for point in points]
@@ -185,7 +185,7 @@ class SweepSource:
 
     def _sweep(self) -> None:
         self._points = explore(self._load, self._window, most=self._most)
-        self._progress.say("\n".join([f"{self._name}: output tokens per second", *told(self._points)]))
+        self._progress.say("\n".join([f"{self._name}: output tokens per second", *sweep_lines(self._points)]))
         streams = plateau(self._points).concurrency
         self._windows = self._at(
             replace(self._load, concurrency=streams, requests=max(self._load.requests, 2 * streams))

@@ -226,7 +226,7 @@ def _tokens_between(timing: RequestTiming, start_s: float, end_s: float) -> floa
 
 def _decoding_at_once(timings: Sequence[RequestTiming], start_s: float, end_s: float) -> tuple[int, float]:
     """Most streams between their first and last token at one moment of a span, and their mean number over it."""
-    spans = [(max(one.first_token_s, start_s), min(one.last_token_s, end_s)) for one in timings]
+    spans = [(max(timing.first_token_s, start_s), min(timing.last_token_s, end_s)) for timing in timings]
     overlaps = [(first, last) for first, last in spans if first < last]
     most = now = 0
     for _, step in sorted([(first, 1) for first, _ in overlaps] + [(last, -1) for _, last in overlaps]):

@@ -244,9 +244,11 @@ def speculation_notes(windows: Sequence[Window]) -> Iterator[Finding]:
         return
 
     length, rate, drafts, drafted = (
-        fmean(float(str(one[name])) for one in seen) for name in ("length", "rate", "drafts", "draft_tokens")
+        fmean(float(str(drafted[name])) for drafted in seen) for name in ("length", "rate", "drafts", "draft_tokens")
     )
-    positions = zip(*(one["per_position"] for one in seen if isinstance(one["per_position"], list)), strict=False)
+    positions = zip(
+        *(drafted["per_position"] for drafted in seen if isinstance(drafted["per_position"], list)), strict=False
+    )
     shares = " ".join(f"{fmean(float(str(share)) for share in shares):.0%}" for shares in positions)
     yield Finding(
         f"speculative decoding: acceptance length {length:.2f}, rate {rate:.0%}, {drafts:.0f} drafts of {drafted:.0f} "

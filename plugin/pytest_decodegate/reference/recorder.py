@@ -51,7 +51,7 @@ class Recorder:
 
     def _check_folder(self) -> None:
         folder = self._store.folder(self._machine_class)
-        there = next(one for one in (folder, *folder.parents) if one.exists())
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(there, os.W_OK) or not there.is_dir():
             raise BadInput(f"{folder}: cannot be recorded into, because {there} is not a folder that can be written")
 

@@ -19,14 +19,14 @@ class Measured:
     metric: str
     ranks: int
 
-    def is_reached_by(self, one: Slowdown) -> bool:
+    def is_reached_by(self, slowdown: Slowdown) -> bool:
         """Whether its bursts or its servers are longer by `one`."""
         from ..serving.slowed import reaches_servers
 
-        if not one.matches(self.metric):
+        if not slowdown.matches(self.metric):
             return False
 
-        return (one.rank or 0) < self.ranks if self.ranks else reaches_servers(one)
+        return (slowdown.rank or 0) < self.ranks if self.ranks else reaches_servers(slowdown)
 
 
 def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | None:
@@ -35,7 +35,7 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
     if not missed:
         return None
 
-    names = ", ".join(one.metric for one in measured) or "none"
+    names = ", ".join(each.metric for each in measured) or "none"
     return (
         f"{VARIABLE}: {' and '.join(missed)} slowed nothing down, so nothing was seen of what it does; metrics "
         f"measured: {names}; correct the pattern, or select a test that measures what it names"
@@ -44,6 +44,6 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
 
 def _missed(stacks: Sequence[Stack], measured: Collection[Measured]) -> Iterator[str]:
     for stack in stacks:
-        for one in read_slowdowns(dict(stack.env).get(VARIABLE, "")):
-            if not any(each.is_reached_by(one) for each in measured):
-                yield repr(one.pattern) + ("" if one.rank is None else f" in rank {one.rank}")
+        for slowdown in read_slowdowns(dict(stack.env).get(VARIABLE, "")):
+            if not any(each.is_reached_by(slowdown) for each in measured):
+                yield repr(slowdown.pattern) + ("" if slowdown.rank is None else f" in rank {slowdown.rank}")

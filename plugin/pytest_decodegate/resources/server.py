@@ -135,7 +135,7 @@ class ServerUnderTest:
         if settings.server is not None:
             return self.attached(settings.server)
 
-        start = home.Launch(
+        start = home.ServerLaunch(
             self._folder("server"),
             {**ENVIRONMENT, **self._stack.environment()},
             settings.server_seconds,

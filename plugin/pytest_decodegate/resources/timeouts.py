@@ -39,7 +39,7 @@ def _limits(item: pytest.Item) -> Iterator[float]:
         os.environ.get("PYTEST_TIMEOUT"),
         _ini(item, "timeout"),
     )
-    for given in (next((one for one in own if one is not None), None), _ini(item, "faulthandler_timeout")):
+    for given in (next((limit for limit in own if limit is not None), None), _ini(item, "faulthandler_timeout")):
         seconds = _seconds(given)
         if seconds > 0:
             yield seconds

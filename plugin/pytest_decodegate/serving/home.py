@@ -20,7 +20,7 @@ from .slowed import checked, server_slowdown, slowed_options
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ServerLaunch:
     """How any server is launched. folder: an empty one, for model and log. environment: added to pytest's own.
 
     python: of the environment that has vLLM.
@@ -59,7 +59,7 @@ class Launch:
 
 
 def launch_own(
-    start: Launch, *, gpus: int, memory_gib: int, pins: Mapping[str, str], layers: int | None = None
+    start: ServerLaunch, *, gpus: int, memory_gib: int, pins: Mapping[str, str], layers: int | None = None
 ) -> Server:
     """The Kimi rank-slice over all visible GPUs, or a tiny model on vLLM's CPU build without one.
 
@@ -73,7 +73,7 @@ def launch_own(
     return start(model.pinned(pins))
 
 
-def launch_users(start: Launch, words: Sequence[str], pins: Mapping[str, str]) -> Server:
+def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, str]) -> Server:
     """Start vLLM with the user's own command line; raises BadInput if it names no model or a port that is taken.
 
     pins: of --perf-pin, which win over the same flags among `words`.

@@ -89,15 +89,15 @@ class Server:
 
     def stack(self) -> dict[str, Json]:
         """What an attached server says of its software, for the provenance; what it does not say is unknown."""
-        told = self._told()
-        return {_engine(told): told.get("version", "unknown")}
+        answer = self._pages()
+        return {_engine(answer): answer.get("version", "unknown")}
 
     def facts(self) -> dict[str, Json]:
         """What really runs, from the log if launched and from the server's own pages; what is unknown is left out."""
         logged = self._logged()
-        told = self._told()
-        version = {_engine(told): told.pop("version")} if "version" in told else {}
-        return {**self.given_facts, **logged, **told, **version}
+        answer = self._pages()
+        version = {_engine(answer): answer.pop("version")} if "version" in answer else {}
+        return {**self.given_facts, **logged, **answer, **version}
 
     def started(self) -> str:
         """How long its start took and what of that its log explains, in one line; "" for an attached server."""
@@ -120,7 +120,7 @@ class Server:
         """Seconds of the whole start, then of its parts as `log` tells them."""
         return {} if self.start_seconds is None else {"whole": self.start_seconds, **start_times(log)}
 
-    def _told(self) -> dict[str, Json]:
+    def _pages(self) -> dict[str, Json]:
         return read_pages(partial(page, self.endpoint), self.endpoint.model)
 
     def log_size(self) -> int:
@@ -170,9 +170,9 @@ class Server:
         self.stop()
 
 
-def _engine(told: Mapping[str, Json]) -> str:
+def _engine(answer: Mapping[str, Json]) -> str:
     """The component that a server's version is of; one that does not say is taken for vLLM."""
-    return str(told.get("engine", "vllm"))
+    return str(answer.get("engine", "vllm"))
 
 
 def attach(url: str, *, model: str | None = None, key: str = "") -> Server:

@@ -32,17 +32,17 @@ def server_slowdown(environ: Mapping[str, str]) -> float:
     return sum(map(_reaching, read_slowdowns(environ.get(VARIABLE, ""))))
 
 
-def reaches_servers(one: Slowdown) -> bool:
+def reaches_servers(slowdown: Slowdown) -> bool:
     """Whether servers are slower by it: it names one of their metrics at all concurrencies, and no rank."""
-    return one.rank is None and any(all(map(one.matches, names)) for names in SERVED)
+    return slowdown.rank is None and any(all(map(slowdown.matches, names)) for names in SERVED)
 
 
-def _reaching(one: Slowdown) -> float:
-    if reaches_servers(one):
-        return one.fraction
-    if one.rank is None and any(any(map(one.matches, names)) for names in SERVED):
+def _reaching(slowdown: Slowdown) -> float:
+    if reaches_servers(slowdown):
+        return slowdown.fraction
+    if slowdown.rank is None and any(any(map(slowdown.matches, names)) for names in SERVED):
         raise BadInput(
-            f"{VARIABLE}: {one.pattern!r} names TPOT at some concurrencies, and a server is slowed down at all of "
+            f"{VARIABLE}: {slowdown.pattern!r} names TPOT at some concurrencies, and a server is slowed down at all of "
             "them; write tpot*"
         )
 

@@ -61,6 +61,8 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     if not (given or against):
         if stack.server:
             raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
+        if stack.python is not None:
+            check_ranks(stack, "--perf-stack")
 
         return stack, None
 
