@@ -52,7 +52,7 @@ MAY_USE: dict[str, set[str]] = {
     },
     "session": {
         *("reference", "resources", "measure", "settings", "report", "gate", "baseline", "serving", "gang"),
-        *("machine", "metric", "errors", "cause"),
+        *("process", "machine", "metric", "errors", "cause"),
     },
     "commands": {
         *("session", "resources", "settings", "report", "importing", "compare", "gate", "baseline", "serving"),

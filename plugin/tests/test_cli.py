@@ -9,10 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from stored import MOE, baseline, stored, write
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.client import floor
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.machine.fingerprint import machine
+from pytest_decodegate.machine.host import file_safe
 
 
 def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,6 +40,19 @@ def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "machine class" in said
     assert "missing  baselines of this machine class: none" in said
+
+
+def test_doctor_says_what_would_gate_and_what_confounds_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = machine().machine_class
+    other = baseline(stored(MOE, 40e-6), machine_class=here, path=f"{file_safe(here)}/0001_other.json")
+    write(tmp_path, other)
+    main(["doctor", "--baselines", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "1 metric\n" in said
+    assert "1 CONFOUNDED already by 0001_other.json: " in said
+    assert "nccl: 2.28.3 -> absent" in said
 
 
 def test_doctor_asks_the_python_of_the_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,37 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerError
 
+if TYPE_CHECKING:
+    from ..baseline.schema import Baseline
+    from ..baseline.selection import Selection
+    from ..baseline.store import Store
+    from ..machine.fingerprint import Fingerprint
+    from ..machine.provenance import Provenance
+
 _STREAMS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinesHere:
+    """The baselines of this machine class in a folder; nothing is recorded into them. See forecast.StoredBaselines."""
+
+    store: Store
+    machine_class: str
+    records: bool = False
+
+    def stored(self) -> list[Baseline]:
+        """All of them."""
+        return self.store.load_all(self.machine_class)
+
+    def select(self, metric: str, provenance: Provenance) -> Selection:
+        """The one that gates `metric`, with no declared change."""
+        return self.store.select(self.machine_class, provenance, frozenset(), metric)
 
 
 def add(commands: Any) -> None:
@@ -45,8 +70,29 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
     yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
     yield from (_module(python, name) for name in ("torch", "vllm"))
     yield _client()
-    files = Store(baselines).files(fingerprint.machine_class)
+    here = BaselinesHere(Store(baselines), fingerprint.machine_class)
+    files = here.store.files(here.machine_class)
     yield f"baselines of this machine class: {', '.join(file.name for file in files) or 'none'}", bool(files)
+    if files:
+        yield from ((line, True) for line in _forecast(here, fingerprint, python))
+
+
+def _forecast(here: BaselinesHere, fingerprint: Fingerprint, python: str) -> Iterator[str]:
+    """What a run of everything that is stored here would be told before it measures, and who is in its way."""
+    from ..machine.cpu_load import CpuLoad
+    from ..machine.gpu_memory import leftovers
+    from ..machine.nvml import open_sensor
+    from ..process.processes import family
+    from ..session.forecast import Planned, expected_provenance, forecast, in_the_way
+    from ..settings.stack import Stack
+
+    load = CpuLoad(family)
+    load.start()
+    names = (name for baseline in here.stored() if not baseline.published for name in baseline.metrics)
+    plan = Planned(tuple(dict.fromkeys(names)))
+    yield from forecast(plan, here, lambda: expected_provenance(Stack(), fingerprint, python))
+    labels = {gpu.uuid: f"GPU {gpu.index}" for gpu in fingerprint.gpus}
+    yield from in_the_way(leftovers(labels, open_sensor() if labels else None), load.since_start())
 
 
 def _client() -> tuple[str, bool]:

@@ -102,6 +102,11 @@ class CpuLoad:
         self._after = read(self._proc)
         self._own |= frozenset(self._own_pids())
 
+    def since_start(self) -> OtherUse | None:
+        """What the others did since `start`; None where /proc does not tell."""
+        self.stop()
+        return self.use()
+
     def use(self) -> OtherUse | None:
         """What the others did in between; None where /proc does not tell."""
         return other_use(self._before, self._after, self._own)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..baseline.durations import seconds_by_metric
 from ..errors import BadInput
@@ -17,10 +17,12 @@ from ..settings.markers import declared_metrics
 if TYPE_CHECKING:
     import pytest
 
+    from ..baseline.schema import Baseline
     from ..baseline.selection import Selection
+    from ..cause import Finding
+    from ..machine.cpu_load import OtherUse
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
-    from ..reference.recorder import Recorder
     from ..settings.stack import Stack
 
 MOST_NAMES = 4
@@ -66,15 +68,45 @@ def expected_provenance(stack: Stack, fingerprint: Fingerprint, python: str) -> 
     return provenance(fingerprint, facts, {**os.environ, **stack.environment()})
 
 
-def forecast(plan: Planned, recorder: Recorder, expected: Provenance | BadInput | None) -> Iterator[str]:
-    """Lines of text. expected: None where no baseline is stored that it could be compared with."""
-    yield f"{plan}{_duration(plan.metrics, seconds_by_metric(recorder.stored()))}"
-    if expected is None:
-        yield f"nothing is stored for machine class {recorder.machine_class}: every metric {_without(recorder)}"
-    elif isinstance(expected, BadInput):
-        yield f"which baselines gate is not known yet: {expected}"
-    else:
-        yield from _choices(plan, recorder, expected)
+class StoredBaselines(Protocol):
+    """What a run may be compared with."""
+
+    @property
+    def machine_class(self) -> str:
+        """The class of this machine, whose baselines these are."""
+
+    @property
+    def records(self) -> bool:
+        """Whether metrics without a baseline are recorded."""
+
+    def stored(self) -> list[Baseline]:
+        """All of them."""
+
+    def select(self, metric: str, provenance: Provenance) -> Selection:
+        """The one that gates `metric` on that machine and stack."""
+
+
+def forecast(plan: Planned, baselines: StoredBaselines, expected: Callable[[], Provenance]) -> Iterator[str]:
+    """Lines of text. expected: reads what ranks would load, if there is something that it can be compared with.
+
+    What it cannot read is said, with its BadInput, and hinders nobody.
+    """
+    known = baselines.stored()
+    yield f"{plan}{_duration(plan.metrics, seconds_by_metric(known))}"
+    if not known:
+        yield f"nothing is stored for machine class {baselines.machine_class}: every metric {_without(baselines)}"
+    elif plan.metrics:
+        try:
+            yield from _choices(plan, baselines, expected())
+        except BadInput as error:
+            yield f"which baselines gate is not known yet: {error}"
+
+
+def in_the_way(leftovers: Sequence[Finding], cores: OtherUse | None) -> Iterator[str]:
+    """Who uses the GPUs and the cores before anything is measured, in lines of text."""
+    yield from map(str, leftovers)
+    if cores is not None and cores.note is not None:
+        yield cores.note.replace("while this was measured", "just now")
 
 
 def _duration(metrics: Sequence[str], seconds: Mapping[str, float]) -> str:
@@ -87,9 +119,9 @@ def _duration(metrics: Sequence[str], seconds: Mapping[str, float]) -> str:
     return f", about {max(1, round(total / 60))} min by the times at which they were recorded"
 
 
-def _choices(plan: Planned, recorder: Recorder, expected: Provenance) -> Iterator[str]:
+def _choices(plan: Planned, baselines: StoredBaselines, expected: Provenance) -> Iterator[str]:
     """Which file gates which metrics, what confounds them already, and what has no baseline."""
-    selected = {name: recorder.select(name, expected) for name in plan.metrics}
+    selected = {name: baselines.select(name, expected) for name in plan.metrics}
     by_file: dict[str, list[str]] = {}
     for name, selection in selected.items():
         if selection.baseline is not None and name in selection.baseline.metrics:
@@ -100,7 +132,7 @@ def _choices(plan: Planned, recorder: Recorder, expected: Provenance) -> Iterato
 
     held = {name for names in by_file.values() for name in names}
     if missing := [name for name in plan.metrics if name not in held]:
-        yield f"no baseline for {_named(missing)}: {_without(recorder)}"
+        yield f"no baseline for {_named(missing)}: {_without(baselines)}"
 
 
 def _of_file(file: str, names: Sequence[str], selection: Selection) -> Iterator[str]:
@@ -111,8 +143,8 @@ def _of_file(file: str, names: Sequence[str], selection: Selection) -> Iterator[
         yield f"{len(names)} gated by {file}{why}"
 
 
-def _without(recorder: Recorder) -> str:
-    return "is recorded" if recorder.records else "ends NO_BASELINE; record with `pytest -m perf --perf-record`"
+def _without(baselines: StoredBaselines) -> str:
+    return "is recorded" if baselines.records else "ends NO_BASELINE; record with `pytest -m perf --perf-record`"
 
 
 def _named(names: Sequence[str]) -> str:

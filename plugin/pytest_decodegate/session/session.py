@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..errors import BadInput, DecodegateError, ServerHung
+from ..machine.cpu_load import CpuLoad
+from ..process.processes import family
 from ..resources import timeouts
 from ..resources.hardware import Hardware
 from ..resources.progress import TerminalProgress
@@ -57,6 +59,8 @@ class PerfSession:
         self.id = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(2)
         self.results = Results(self.announce, self.progress)
         self.debugging = False
+        self._cores = CpuLoad(family)
+        self._cores.start()
         self.hardware = Hardware(self._machine, lambda: settings.stack.applied(self._gang_options()))
         self.sources = Sources(self.hardware, self.progress, self.deadline, settings)
         self._item: pytest.Item | None = None
@@ -158,7 +162,7 @@ class PerfSession:
 
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
-        from .forecast import expected_provenance, forecast, planned
+        from .forecast import forecast, in_the_way, planned
 
         settings = self.settings
         stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
@@ -166,14 +170,16 @@ class PerfSession:
         if settings.base is not None:
             return [f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"]
 
-        expected: Provenance | BadInput | None = None
-        if self.recorder.stored() and plan.metrics and not settings.server:
-            try:
-                expected = expected_provenance(settings.stack, self.hardware.fingerprint, sys.executable)
-            except BadInput as error:
-                expected = error
+        cores = self._cores.since_start() if not self.hardware.has_gpu else None
+        return [*forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
 
-        return list(forecast(plan, self.recorder, expected))
+    def _expected(self) -> Provenance:
+        from .forecast import expected_provenance
+
+        if self.settings.server:
+            raise BadInput("the server under test has not been asked yet what it runs")
+
+        return expected_provenance(self.settings.stack, self.hardware.fingerprint, sys.executable)
 
     def _stored(self) -> Reference:
         from ..reference.canary import Canary
