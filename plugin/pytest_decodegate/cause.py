@@ -103,6 +103,8 @@ _WORDINGS: Final[Mapping[Cause, re.Pattern[str]]] = {
     Cause.DEVICE: re.compile(r"cuda ?(driver )?error|uncorrectable|nccl.{0,200}error|launch failure|\bXid\b", re.I),
 }
 _EXCEPTION: Final = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): .+)")
+_LOGGED_ERROR: Final = re.compile(r"\bERROR\b")
+_REFERS: Final = re.compile(r"\b(above|previous logs?)\b", re.I)
 _NUMBER: Final = re.compile(r"[0-9.]+")
 
 
@@ -127,6 +129,22 @@ def last_exception(log: str) -> str:
     """The last Python exception of another program's log, in one line; "" if there is none."""
     found = [match[1] for line in log.splitlines() if (match := _EXCEPTION.search(line.strip()))]
     return found[-1][:MOST_CHARACTERS] if found else ""
+
+
+def first_error(log: str) -> str:
+    """The first exception that another program logged as an error, in one line; "" if there is none.
+
+    What stops a server of several processes is said first by the one it happened in; the last to end says "see above".
+    """
+    return next(
+        (found for line in log.splitlines() if _LOGGED_ERROR.search(line) and (found := last_exception(line))), ""
+    )
+
+
+def root_exception(log: str) -> str:
+    """The last exception of a log, or the first that was logged as an error where the last one only refers to it."""
+    last = last_exception(log)
+    return first_error(log) or last if not last or _REFERS.search(last) else last
 
 
 def without_numbers(foreign: str) -> str:

@@ -103,6 +103,10 @@ class Metric:
         contract = {f"contract.{name}": value for name, value in self.contract.items()}
         return {"unit": self.unit, "kind": self.kind, **contract}
 
+    def change(self, worse: float) -> float:
+        """The change of the value, as a fraction, that a log change `worse` for the worse is: rates fall then."""
+        return math.expm1(worse if self.better == "lower" else -worse)
+
     def seconds(self, value: float) -> float:
         """`value` as seconds per unit, lower is better: what pytest-benchmark and its readers expect."""
         return value if self.better == "lower" else 1 / value

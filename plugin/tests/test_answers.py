@@ -15,7 +15,7 @@ from pytest_decodegate.compare.pairs import Compared, compare_baselines
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate.evidence.quality import to_json
 from pytest_decodegate.metric import Metric, Replicate
-from pytest_decodegate.report.comparison_text import text
+from pytest_decodegate.report.comparison_text import Terminal, text
 
 RUN = ("-m", "perf", "--perf-replicates=2", "--perf-max-replicates=2")
 TESTS = """
@@ -121,4 +121,4 @@ def answers(*tokens: str) -> StoredMetric:
 )
 def test_stored_answers_are_compared_as_answers(new: StoredMetric, said: str) -> None:
     compared = compare_baselines(baseline(answers("abc", "abc")), baseline(new), Terms(frozenset(), frozenset()))
-    assert said in text(Compared((compared,), ()), colour=False)
+    assert said in text(Compared((compared,), ()), Terminal())

@@ -21,6 +21,7 @@ from pytest_decodegate.cause import (
     cause_of,
     cause_of_text,
     last_exception,
+    root_exception,
     without_numbers,
 )
 from pytest_decodegate.errors import BadInput, DecodegateError, GangError, RankDied, RankHung, RankRaised, ServerError
@@ -92,6 +93,25 @@ def test_a_log_that_tells_of_nothing_known_has_no_cause() -> None:
 )
 def test_the_last_exception_of_a_log(log: str, expected: str) -> None:
     assert last_exception(log) == expected
+
+
+ENGINE = "(EngineCore pid=25) ERROR 08-18 02:57:12 [core.py:1231]"
+NO_CACHE = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+POINTER = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (f"INFO ImportError: no triton\n{ENGINE} {NO_CACHE}\nRuntimeError: again\n{POINTER}", NO_CACHE),
+        (f"{ENGINE} {NO_CACHE}\nOSError: later, of its own", "OSError: later, of its own"),
+        (f"{ENGINE} {NO_CACHE}\nbye", NO_CACHE),
+        (POINTER, "RuntimeError: Engine core initialization failed. See root cause above."),
+        ("", ""),
+    ],
+)
+def test_an_exception_that_refers_to_another_is_not_the_cause(log: str, expected: str) -> None:
+    assert root_exception(log) == expected
 
 
 def test_sizes_and_addresses_do_not_make_another_failure() -> None:
@@ -200,3 +220,16 @@ def test_a_server_that_ended_is_classified_by_its_log(tmp_path: Path, log: str, 
     assert raised.value.cause is cause
     head = f"ServerError: the server ended while starting (exit code 0); the last lines of {path}"
     assert raised.value.brief == (f"{head}: {why}" if why else f"{head}:")
+
+
+def test_a_server_whose_first_error_scrolled_away_says_it_before_the_last_lines(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("\n".join([f"{ENGINE} {NO_CACHE}", *(f"  frame {n}" for n in range(90)), POINTER]))
+    server = ServerProcess(["cat", str(path)], environment=dict(os.environ), log_path=tmp_path / "log", grace_seconds=1)
+    assert server.ended_within(60)
+
+    with pytest.raises(ServerError) as raised:
+        server.check("while starting")
+
+    assert f"its first error: {NO_CACHE}\nthe last lines of" in str(raised.value)
+    assert raised.value.brief.endswith(NO_CACHE)

@@ -22,7 +22,8 @@ from pytest_decodegate.machine.provenance import parse_declared
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report.comparison import answer, sections
 from pytest_decodegate.report.comparison_json import document
-from pytest_decodegate.report.comparison_text import MOST_EXPLAINED, text
+from pytest_decodegate.report.comparison_text import MOST_EXPLAINED, Terminal, text
+from pytest_decodegate.report.escape import escaped
 from pytest_decodegate.report.html import page
 from pytest_decodegate.report.markdown import markdown
 
@@ -59,10 +60,10 @@ def test_verdicts_per_metric_and_one_status(moe: float, rate: float, expected: t
     assert compared.status == status
 
 
-def test_the_change_is_folded_so_that_plus_is_worse() -> None:
+def test_the_change_is_that_of_the_value_so_a_rate_that_falls_is_worse() -> None:
     moe, rate = pair(BASE, baseline(stored(MOE, 42e-6), stored(RATE, 76.0))).judgements
 
-    for judgement, expected in ((moe, 0.05), (rate, 80 / 76 - 1)):
+    for judgement, expected in ((moe, 0.05), (rate, 76 / 80 - 1)):
         assert judgement.numbers.change == pytest.approx(expected, abs=1e-6)
         assert judgement.numbers.lo is not None
         assert judgement.numbers.hi is not None
@@ -164,7 +165,7 @@ def test_metrics_of_one_side_are_listed_and_fail() -> None:
 
     assert (compared.pairs[0].only_base, compared.pairs[0].only_new) == ((RATE.name,), ("other",))
     assert compared.status == 2
-    for said in (text(compared, colour=False), page(compared)):
+    for said in (text(compared, Terminal()), page(compared)):
         assert f"only in the reference: {RATE.name}" in said
         assert "only in the new file: other" in said
 
@@ -287,7 +288,7 @@ def test_the_terminal_explains_some_and_says_that_there_are_more() -> None:
         baseline(*(stored(one, 1e-3) for one in metrics)), baseline(*(stored(one, 2e-3) for one in metrics))
     )
 
-    said = text(compared, colour=False)
+    said = text(compared, Terminal())
 
     assert said.count(": REGRESSED: ") == MOST_EXPLAINED
     assert all(f"\n{one.name} " in said for one in metrics)
@@ -298,8 +299,47 @@ def test_the_terminal_explains_some_and_says_that_there_are_more() -> None:
 def test_colour_only_when_asked() -> None:
     compared = one_pair(BASE, BASE)
 
-    assert "\033[32m" in text(compared, colour=True)
-    assert "\033" not in text(compared, colour=False)
+    assert "\033[32m" in text(compared, Terminal(colour=True))
+    assert "\033" not in text(compared, Terminal())
+
+
+def test_a_rate_that_falls_to_a_fifth_reads_minus_81_percent() -> None:
+    slower = one_pair(baseline(stored(RATE, 80.0)), baseline(stored(RATE, 80.0 / 5.328)))
+
+    said = text(slower, Terminal())
+
+    assert verdicts(slower.pairs[0]) == {RATE.name: "REGRESSED"}
+    assert "-81.2 %" in said
+    assert "(- is worse)" in said
+    assert "+432" not in said + markdown(slower) + page(slower) + document(slower)
+
+
+LONG = [
+    replace(MOE, name=f"allreduce_custom_graph[bytes=14336,world=8,type=bfloat16,calls=127,m={m}]") for m in (1, 16)
+]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_table_fits_the_terminal_and_says_what_it_left_out(width: int) -> None:
+    base, new = (baseline(*(stored(metric, value) for metric in LONG)) for value in (40e-6, 40.1e-6))
+    compared = one_pair(base, new)
+
+    lines = text(compared, Terminal(width=width)).splitlines()
+    rows = [line for line in lines if line.startswith("allreduce_") and "PASS" in line]
+
+    assert max(map(len, rows)) <= width
+    assert [row.split()[0].endswith(f"m={m}]") for row, m in zip(rows, (1, 16), strict=True)] == [True, True]
+    assert all("+0.25 %" in row and " .. " in row for row in rows)
+    assert (f"({width} columns: without reference, band, sessions;" in "\n".join(lines)) == (width == 80)
+    assert all(escaped(metric.name) in markdown(compared) and metric.name in document(compared) for metric in LONG)
+
+
+def test_metrics_on_one_side_are_counted_unless_names_are_asked_for() -> None:
+    compared = one_pair(BASE, baseline(stored(MOE, 40e-6)))
+
+    assert "only in the reference: 1 metric(s), which -v names" in text(compared, Terminal(names=False))
+    assert f"only in the reference: {RATE.name}" in text(compared, Terminal())
+    assert escaped(RATE.name) in markdown(compared)
 
 
 def test_json_says_everything_in_native_units() -> None:
@@ -366,4 +406,4 @@ def test_markdown_has_no_markup_of_a_file() -> None:
 
 
 def test_the_terminal_gets_no_control_characters_of_a_file() -> None:
-    assert all(character.isprintable() or character == "\n" for character in text(evil(), colour=False))
+    assert all(character.isprintable() or character == "\n" for character in text(evil(), Terminal()))

@@ -151,6 +151,18 @@ def test_the_report_goes_into_a_file(
     assert capsys.readouterr().out == f"1 PASS: all passed; written to {name}\n"
 
 
+@pytest.mark.parametrize(("columns", "shown"), [("", True), ("200", True), ("70", False)])
+def test_columns_is_honoured_and_a_pipe_has_no_width(
+    outside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, shown: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    one = str(write(outside, moe(40e-6, 1)))
+
+    main(["compare", one, one])
+
+    assert ("sessions\n" in capsys.readouterr().out) == shown
+
+
 def test_names_in_files_become_no_paths(outside: Path, compared: Run) -> None:
     evil = baseline(stored(MOE, 40e-6), path="a.json", machine_class="../../evil")
     file = str(write(outside, evil))
@@ -172,6 +184,7 @@ def test_names_in_files_become_no_paths(outside: Path, compared: Run) -> None:
         (["{one}", "git:--output=x:y"], "is not git:REV:PATH"),
         (["{one}", "git:nope:y"], "git:nope:y: fatal: "),
         (["{one}", "{one}", "--change", "weather"], "declared change 'weather'"),
+        (["{one}", "{one}", "-o", "r.csv"], "-o r.csv: no format has the suffix '.csv'; use one of .txt, .md, .json"),
         (["{one}", "{one}", "-o", "gone/r.md"], "gone/r.md: cannot be written: No such file or directory"),
     ],
 )

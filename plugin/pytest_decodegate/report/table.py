@@ -20,10 +20,47 @@ NOTHING = "-"
 """The cell of what is not known or was not compared: no zero, which would be a number."""
 
 
+MOST_CUT = 24
+"""Characters of a name that stay on the narrowest terminal."""
+
+_DOTS = "..."
+
+
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Left-aligned columns two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows]
+
+
+def fitted(rows: Sequence[tuple[str, ...]], width: int, drop: Sequence[int]) -> tuple[list[str], tuple[str, ...]]:
+    """A table of at most `width` characters a line where that can be, and the headers that were left out for it.
+
+    rows: the first is the header, the first column names. drop: columns that may go, the least needed first. Then names
+    are cut in the middle, to MOST_CUT characters at the least, so that both what is measured and its size stay.
+    """
+    kept = list(range(len(rows[0])))
+    spare = min(MOST_CUT, max(len(cells[0]) for cells in rows))
+    for column in drop:
+        if _others(rows, kept) + spare > width:
+            kept.remove(column)
+
+    room = max(spare, width - _others(rows, kept))
+    chosen = [(cut(cells[0], room), *(cells[column] for column in kept[1:])) for cells in rows]
+    return table(chosen), tuple(name for index, name in enumerate(rows[0]) if index not in kept)
+
+
+def _others(rows: Sequence[tuple[str, ...]], kept: Sequence[int]) -> int:
+    """Characters of a line without its first cell."""
+    return sum(2 + max(len(cells[column]) for cells in rows) for column in kept[1:])
+
+
+def cut(text: str, most: int) -> str:
+    """`text` in `most` characters: both its ends, and dots for the middle."""
+    if len(text) <= most:
+        return text
+
+    head = (most - len(_DOTS) + 1) // 2
+    return f"{text[:head]}{_DOTS}{text[len(text) - (most - len(_DOTS) - head) :]}"
 
 
 def cells(row: Row, columns: Sequence[Column], remark: str = "") -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def write_summary(reporter: TerminalReporter, summary: Summary) -> None:
 def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
     results = summary.results
     reporter.write_sep("=", "perf")
-    reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse")
+    reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse, but - for rates")
     header, *rows = table([HEADER, *(row(result) for result in results)])
     reporter.write_line(header)
     for line, result in zip(rows, results, strict=True):

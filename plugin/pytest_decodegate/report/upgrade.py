@@ -86,7 +86,7 @@ def _cells(outcome: Result | Failed) -> tuple[str, ...]:
 
 
 def document(run: Run) -> str:
-    """The same as strict JSON: changes as fractions, + is worse; values in the metric's unit."""
+    """The same as strict JSON: values in the metric's unit, changes as fractions of the base."""
     decision = run.decision
     whole = {
         "schema": SCHEMA,

@@ -7,13 +7,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..cause import cause_of_text, last_exception
+from ..cause import cause_of_text, first_error, root_exception
 from ..errors import ServerError
 from ..process.guard import KILL_SECONDS, guarded
 from .log_facts import lines
 
 _TAIL_LINES = 15
 _TAIL_BYTES = 16_384
+_ERROR_BYTES = 1 << 20
+"""How far back the first error is looked for: a start that fails writes less."""
 
 
 class ServerProcess:
@@ -59,9 +61,10 @@ class ServerProcess:
 
     def failure(self, what: str) -> ServerError:
         """The error of a server of which `what` is true, with the end of its log, and the cause that this tells of."""
-        end = "\n".join(lines(self.recent_log())[-_TAIL_LINES:])
-        why = last_exception(end)
-        return ServerError(f"{what}; {self.tail()}", cause=cause_of_text(end), about=why or what, why=why)
+        said = lines(self.recent_log(_ERROR_BYTES))
+        end = "\n".join(said[-_TAIL_LINES:])
+        why = root_exception("\n".join(said))
+        return ServerError(f"{what}; {self.tail()}", cause=cause_of_text(f"{why}\n{end}"), about=why or what, why=why)
 
     def silent_seconds(self) -> float:
         """Seconds since the log last grew, as far as calls of this method saw."""
@@ -81,15 +84,18 @@ class ServerProcess:
             log.seek(start)
             return log.read(-1 if end is None else end - start).decode(errors="replace")
 
-    def recent_log(self) -> str:
+    def recent_log(self, most_bytes: int = _TAIL_BYTES) -> str:
         """The end of the log, enough for some lines."""
-        return self.log(max(0, self.log_size() - _TAIL_BYTES))
+        return self.log(max(0, self.log_size() - most_bytes))
 
     def tail(self) -> str:
-        """The log's last lines, introduced by where the whole of it is."""
-        said = lines(self.recent_log())
-        quoted = "\n".join(f"    {line}" for line in said[-_TAIL_LINES:]) or "    (nothing)"
-        return f"the last lines of {self.log_path}:\n{quoted}"
+        """The log's last lines, introduced by where the whole of it is, after the first error if that stands before."""
+        said = lines(self.recent_log(_ERROR_BYTES))
+        last = said[-_TAIL_LINES:]
+        quoted = "\n".join(f"    {line}" for line in last) or "    (nothing)"
+        first = first_error("\n".join(said))
+        before = f"its first error: {first}\n" if first and not any(first in line for line in last) else ""
+        return f"{before}the last lines of {self.log_path}:\n{quoted}"
 
     def stop(self) -> None:
         """End the server and everything it started; bounded, and harmless if called twice."""

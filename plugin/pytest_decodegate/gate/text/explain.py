@@ -52,11 +52,12 @@ def headline(judgement: Judgement) -> str:
 
 def _change(judgement: Judgement) -> str:
     band = judgement.metric.tolerance
+    worse = "+ is worse" if judgement.metric.better == "lower" else "- is worse"
     change = _percent(judgement.numbers.change, band)
     if judgement.basis.unpublished is not None:
-        return f"{change} (+ is worse, noise unknown)"
+        return f"{change} ({worse}, noise unknown)"
 
-    return f"{change} [{_percent(judgement.numbers.lo, band)}, {_percent(judgement.numbers.hi, band)}] (+ is worse)"
+    return f"{change} [{_percent(judgement.numbers.lo, band)}, {_percent(judgement.numbers.hi, band)}] ({worse})"
 
 
 def _percent(fraction: float | None, band: float) -> str:
