@@ -199,5 +199,5 @@ def test_everything_that_confounds_is_named_at_once() -> None:
     (cause,) = decide_all([changed(CONFOUNDED, reasons=reasons)]).grounds
     assert cause.text == (
         "CONFOUNDED: torch: 2.11 -> 2.12; vllm: 0.26 -> 0.27; python: 3.11 -> 3.12 and 1 more; "
-        "the metric's own text says what may be declared as part of the change"
+        "if that is part of the change, declare it with --perf-change"
     )

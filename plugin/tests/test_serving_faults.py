@@ -18,7 +18,9 @@ from pytest_decodegate.client import client as client_module
 from pytest_decodegate.client import http1
 from pytest_decodegate.client.endpoint import Endpoint
 from pytest_decodegate.errors import BadInput, ServerError, ServerHung
+from pytest_decodegate.measure import load
 from pytest_decodegate.measure.window import Load
+from pytest_decodegate.resources import progress
 from pytest_decodegate.serving import pages
 from pytest_decodegate.serving.server import attach
 
@@ -368,8 +370,8 @@ def test_a_wedged_server_costs_one_deadline_and_is_a_row_each_time(
     assert [(row["metric"], row["verdict"]) for row in rows] == [
         (name, "INVALID") for name in ("first", "second", "quality")
     ]
-    assert rows[0]["reasons"][0].endswith("overloaded; 1 of 4 tokens had come")
-    assert rows[1]["reasons"][0].startswith("a server hung in this run, and is asked nothing more: ")
+    assert rows[0]["reasons"][0]["text"].endswith("overloaded; 1 of 4 tokens had come")
+    assert rows[1]["reasons"][0]["text"].startswith("a server hung in this run, and is asked nothing more: ")
     result.stdout.fnmatch_lines(["first: INVALID: *", "first *INVALID *0 x window", "second *INVALID *0 x window"])
 
 
@@ -389,16 +391,16 @@ def test_one_of_two_stacks_that_hangs_ends_the_other_tests(pytester: pytest.Pyte
     rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
     assert asked == 1
     assert [(row["metric"], row["side"]) for row in rows if row.get("event") == "failed"] == [("first", "candidate")]
-    (second,) = (row for row in rows if "verdict" in row)
+    (second,) = (row for row in rows if "event" not in row)
     assert (second["metric"], second["verdict"]) == ("second", "INVALID")
-    assert second["reasons"][0].startswith("a server hung in this run, and is asked nothing more: ")
+    assert second["reasons"][0]["text"].startswith("a server hung in this run, and is asked nothing more: ")
 
 
 def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
     pytester: pytest.Pytester, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_decodegate.measure.load._TICK_SECONDS", 0.05)
-    monkeypatch.setattr("pytest_decodegate.resources.progress.LOG_PERIOD_SECONDS", 0.0)
+    monkeypatch.setattr(load, "_TICK_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LOG_PERIOD_SECONDS", 0.0)
     scripted.completion = streaming(answer(), pause_s=0.2)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
