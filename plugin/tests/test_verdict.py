@@ -81,7 +81,7 @@ def test_a_rate_that_falls_is_a_regression() -> None:
     judgement = judge(measured(TPOT, 75.0), selected(stored(TPOT, 82.4)))
 
     assert judgement.verdict == Verdict.REGRESSED
-    assert judgement.numbers.change == pytest.approx(82.4 / 75.0 - 1, abs=2e-3)
+    assert judgement.numbers.change == pytest.approx(75.0 / 82.4 - 1, abs=2e-3)
     assert judgement.numbers.base == pytest.approx(82.4, rel=1e-3)
 
 
