@@ -6,9 +6,12 @@ can hang: each has a limit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from backstop import Backstop
 from hypothesis import settings
+from scripted import ScriptedServer
 
 pytest_plugins = ["pytester"]
 
@@ -20,3 +23,11 @@ settings.load_profile("decodegate")
 def pytest_configure(config: pytest.Config) -> None:
     """Limit every test."""
     config.pluginmanager.register(Backstop(), "backstop")
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedServer]:
+    """A server of the test's own, whose every answer is scripted."""
+    server = ScriptedServer()
+    yield server
+    server.close()

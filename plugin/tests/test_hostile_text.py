@@ -19,6 +19,7 @@ from foreign import DETAILED, PLAIN, benchmark_json, changed, nccl_json
 from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedServer, event, streaming, token
 from stored import CLASS, MOE, RATE, baseline, stored
 
 from pytest_decodegate.baseline.benchmark_json import dumps
@@ -251,6 +252,54 @@ def test_an_answer_of_a_server_that_cannot_be_used(body: str) -> None:
         thread.join(10)
 
     assert_harmless(str(caught.value))
+
+
+PERF_TEST = """
+    import pytest
+    from pytest_decodegate.measure.window import Load
+    from pytest_decodegate.metric import Metric
+
+    @pytest.mark.perf
+    def test_tpot(perf, server):
+        perf.measure_tpot(Metric.of("tpot", "cpu"), server, Load(1, 4, 4, 2))
+"""
+
+
+def written_by(pytester: pytest.Pytester, names: list[str]) -> str:
+    return "\n".join((pytester.path / name).read_text() for name in names)
+
+
+def test_what_a_server_says_reaches_the_table_junit_and_the_report(
+    pytester: pytest.Pytester, scripted: ScriptedServer
+) -> None:
+    scripted.completion = streaming([token(1), event({"error": {"message": HOSTILE}})])
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(PERF_TEST)
+    files = ("--perf-report=r.jsonl", "--junitxml=r.xml")
+    result = pytester.runpytest_inprocess("-m", "perf", f"--perf-server={scripted.url}", *files)
+
+    assert result.parseoutcomes() == {"failed": 1}
+    assert_harmless(result.stdout.str() + written_by(pytester, ["r.jsonl", "r.xml"]))
+    assert "owned" in result.stdout.str()
+
+
+def test_what_a_server_says_reaches_the_answer_of_an_upgrade(
+    pytester: pytest.Pytester, scripted: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.completion = streaming([token(1), event({"error": {"message": HOSTILE}})])
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(PERF_TEST)
+    other = ScriptedServer()
+    other.completion = scripted.completion
+    stacks = (f"--base=server={scripted.url}", f"--candidate=server={other.url}")
+    try:
+        assert main(["upgrade", *stacks, "--json=u.json", "--", ".", "-p", "no:cacheprovider"]) in (1, 2)
+    finally:
+        other.close()
+
+    shown = capsys.readouterr()
+    assert_harmless(shown.out + shown.err + written_by(pytester, ["u.json"]))
+    assert "owned" in shown.out
 
 
 def test_what_a_rank_says() -> None:

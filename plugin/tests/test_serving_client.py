@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import zlib
-from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
@@ -14,13 +13,6 @@ from pytest_decodegate.client.endpoint import base_url
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.serving.server import Server, attach
-
-
-@pytest.fixture
-def scripted() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    yield server
-    server.close()
 
 
 def test_a_good_answer(scripted: ScriptedServer) -> None:

@@ -8,7 +8,7 @@ import shutil
 import ssl
 import subprocess
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -187,13 +187,6 @@ def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
         request("GET", origin("http://a"), "/", {"Authorization": "Bearer sk\r\nX: 1"})
 
     assert "sk" not in str(caught.value)
-
-
-@pytest.fixture
-def scripted() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    yield server
-    server.close()
 
 
 def raw(pieces: Sequence[bytes]) -> Handler:

@@ -28,13 +28,6 @@ PACE_SECONDS = 0.012
 LOAD = Load(2, prompt_tokens=8, output_tokens=24, requests=4)
 
 
-@pytest.fixture
-def scripted() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    yield server
-    server.close()
-
-
 def grouped(sizes: list[int], counted_by: str, paces: list[float], pace_s: float = PACE_SECONDS) -> Handler:
     """Tokens at an exact pace, in chunks of `sizes`, each sent when its last token is made; `paces` gets the real one.
 

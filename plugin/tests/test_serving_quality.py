@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from pytest_decodegate.gate.evidence.quality import passes
 from pytest_decodegate.measure.answers import TEXTS, AnswerSource, prompts_for
 from pytest_decodegate.serving.server import Server, attach
 from pytest_decodegate.settings.prompts import read_prompts
-
-
-@pytest.fixture
-def scripted() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    yield server
-    server.close()
 
 
 @pytest.fixture

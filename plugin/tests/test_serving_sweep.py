@@ -1,6 +1,5 @@
 import asyncio
 import math
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -113,13 +112,6 @@ def test_the_plot_marks_plateau_and_knee() -> None:
     assert lines[-1] == "the plateau begins at 4 streams (400 tok/s), the knee is at 4"
     assert lines[-3].split() == ["1", "2", "4", "8", "16", "streams"]
     assert "10.0" in lines[-2]
-
-
-@pytest.fixture
-def scripted() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    yield server
-    server.close()
 
 
 NOBODY: Any = None
