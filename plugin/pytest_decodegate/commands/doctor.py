@@ -84,13 +84,12 @@ def _forecast(here: BaselinesHere, fingerprint: Fingerprint, python: str) -> Ite
     from ..machine.nvml import open_sensor
     from ..process.processes import family
     from ..session.forecast import Planned, expected_provenance, forecast, in_the_way
-    from ..settings.stack import Stack
 
     load = CpuLoad(family)
     load.start()
     names = (name for baseline in here.stored() if not baseline.published for name in baseline.metrics)
     plan = Planned(tuple(dict.fromkeys(names)))
-    yield from forecast(plan, here, lambda: expected_provenance(Stack(), fingerprint, python))
+    yield from forecast(plan, here, lambda: expected_provenance(fingerprint, python))
     labels = {gpu.uuid: f"GPU {gpu.index}" for gpu in fingerprint.gpus}
     yield from in_the_way(leftovers(labels, open_sensor() if labels else None), load.since_start())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..gate.pairs import Contrast
@@ -10,7 +11,7 @@ from ..gate.result import Stacks
 from ..machine.provenance import differences, undeclared
 from ..measure.paired_source import PairBench, blamed
 from ..settings.stack import Stack, declared, describe
-from .loaded import provenance_of, read_loaded, variable_differences, without_effect
+from .loaded import Loaded, probe_loaded, provenance_of, read_loaded, variable_differences, without_effect
 
 if TYPE_CHECKING:
     from ..measure.source import Progress
@@ -57,6 +58,14 @@ class Contrasts:
 
         return self.known[world_size]
 
+    def of_launched(self) -> Contrast:
+        """What servers of ours would load on both sides; whatever was read first stands for it."""
+        if not self.known:
+            base, candidate = (partial(probe_loaded, stack) for stack in self.stacks)
+            self._keep(1, self._contrast(base, candidate))
+
+        return self.any
+
     def of_servers(self, servers: AttachedServers) -> Contrast:
         """What two attached servers say of themselves, read unless it is known."""
         if not self.known:
@@ -86,11 +95,17 @@ class Contrasts:
         self._announce(Stacks(base, candidate, self._machine_class(), contrast))
 
     def _read(self, bench: PairBench) -> Contrast:
+        read = partial(read_loaded, seconds=self._settings.start_seconds)
+        return self._contrast(partial(read, bench.base), partial(read, bench.candidate))
+
+    def _contrast(
+        self, base: Callable[[Sequence[str]], Loaded], candidate: Callable[[Sequence[str]], Loaded]
+    ) -> Contrast:
         names = sorted({name for stack in self.stacks for name, _ in stack.env})
         with blamed("base"):
-            old = read_loaded(bench.base, names, self._settings.start_seconds)
+            old = base(names)
         with blamed("candidate"):
-            new = read_loaded(bench.candidate, names, self._settings.start_seconds)
+            new = candidate(names)
 
         fingerprint = self._hardware.fingerprint
         sides = zip(self.stacks, (old, new), strict=True)

@@ -1,8 +1,9 @@
-"""What the ranks of a stack really loaded, beside what was asked for."""
+"""What a stack really loads, in ranks or in a process of its own, beside what was asked for."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED, agree, probe, variables
 from ..redaction import redact_value
+from ..resources.probe import probe_python
 
 if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
@@ -25,9 +27,13 @@ if TYPE_CHECKING:
     from ..settings.stack import Stack
 
 
+PROBE_SECONDS = 120.0
+"""For a Python to import torch: minutes on a network's disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the ranks of one stack really run with. facts: from machine.stack.probe. env: the variables asked for."""
+    """What a process of one stack really runs with. facts: from machine.stack.probe. env: the variables asked for."""
 
     facts: Mapping[str, Json]
     env: Mapping[str, str | None]
@@ -41,8 +47,19 @@ def read_loaded(bench: Bench, names: Sequence[str], seconds: float) -> Loaded:
     return Loaded(facts, env)
 
 
+def probe_loaded(stack: Stack, names: Sequence[str] = (), python: str = sys.executable) -> Loaded:
+    """The same of any process of `stack` on this host, asked of one that does nothing else; no rank is started for it.
+
+    python: of a stack that names none. Raises BadInput if that Python cannot run ranks.
+    """
+    environment = stack.environment()
+    facts = probe_python(stack.python or python, environment, PROBE_SECONDS)
+    seen = {**os.environ, **environment}
+    return Loaded(facts, {name: seen.get(name) for name in names})
+
+
 def provenance_of(fingerprint: Fingerprint, stack: Stack, loaded: Loaded) -> Provenance:
-    """Machine and stack of ranks that run `stack` on the machine of `fingerprint`."""
+    """Machine and stack of what runs `stack` on the machine of `fingerprint`."""
     return provenance(fingerprint, loaded.facts, {**os.environ, **stack.environment()})
 
 
@@ -60,9 +77,15 @@ class ProvenanceReader:
         loaded = read_loaded(self._gangs.bench_alive(), (), self._settings.start_seconds)
         return provenance_of(self._hardware.fingerprint, self._settings.stack, loaded)
 
+    @cached_property
+    def expected(self) -> Provenance:
+        """What any process of the stack under test loads on this host, a server of ours among them; starts no rank."""
+        stack = self._settings.stack
+        return provenance_of(self._hardware.fingerprint, stack, probe_loaded(stack))
+
     def of(self, server: Server) -> Provenance:
         """Of a server: this Python's if it was launched, its own word if it was attached."""
-        return provenance(self._hardware.fingerprint, server.stack(), {}) if server.attached else self.of_ranks
+        return provenance(self._hardware.fingerprint, server.stack(), {}) if server.attached else self.expected
 
 
 def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class TwoStacks:
         _skip("only what `measure` and `measure_tpot` do is measured on both stacks")
 
     def server(self, test: str) -> Server:
-        """See Reference: a fresh server of the candidate. What both stacks load is read while ranks may still run.
+        """See Reference: a fresh server of the candidate. What both stacks load is read before.
 
         Or the candidate that is attached, after both have said what they are.
         """
@@ -142,8 +142,7 @@ class TwoStacks:
                 self._hardware.lease.release()
                 self._contrasts.of_servers(self._attached)
                 return self._attached.server("candidate")
-            if not self._contrasts.known:
-                self._contrasts.of_ranks(1, self._ranks.bench(1))
+            self._contrasts.of_launched()
             with blamed("candidate"):
                 return self._servers.fresh(self._contrasts.stacks[1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..baseline.durations import seconds_by_metric
 from ..errors import BadInput
-from ..machine.fingerprint import provenance
-from ..resources.probe import probe_python
+from ..reference.loaded import probe_loaded, provenance_of
 from ..settings.markers import declared_metrics
+from ..settings.stack import Stack
 
 if TYPE_CHECKING:
     import pytest
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
     from ..machine.cpu_load import OtherUse
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
-    from ..settings.stack import Stack
 
 MOST_NAMES = 4
-PROBE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +56,9 @@ def _world_size(item: pytest.Item) -> int:
     return int(callspec.params.get("world_size", 1)) if callspec else 1
 
 
-def expected_provenance(stack: Stack, fingerprint: Fingerprint, python: str) -> Provenance:
-    """Machine and stack as ranks of `stack` would load it, under `python` unless the stack names another.
-
-    Raises BadInput if that Python cannot run ranks.
-    """
-    facts = probe_python(stack.python or python, stack.environment(), PROBE_SECONDS)
-    return provenance(fingerprint, facts, {**os.environ, **stack.environment()})
+def expected_provenance(fingerprint: Fingerprint, python: str) -> Provenance:
+    """What `python` as it is would load on the machine of `fingerprint`; raises BadInput if it cannot run ranks."""
+    return provenance_of(fingerprint, Stack(), probe_loaded(Stack(), python=python))
 
 
 class StoredBaselines(Protocol):

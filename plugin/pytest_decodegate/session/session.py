@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -99,7 +98,7 @@ class PerfSession:
             self.settings,
             self.hardware,
             self.progress,
-            before_start=lambda: self.provenances.of_ranks,
+            before_start=lambda: self.provenances.expected,
             folder=self._folder,
         )
 
@@ -174,12 +173,10 @@ class PerfSession:
         return [*forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
 
     def _expected(self) -> Provenance:
-        from .forecast import expected_provenance
-
         if self.settings.server:
             raise BadInput("the server under test has not been asked yet what it runs")
 
-        return expected_provenance(self.settings.stack, self.hardware.fingerprint, sys.executable)
+        return self.provenances.expected
 
     def _stored(self) -> Reference:
         from ..reference.canary import Canary
