@@ -211,6 +211,8 @@ def test_a_server_that_does_not_start_is_not_started_again(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(
         ["ServerError: the server ended while starting*", "ServerError: the server failed before, and is not started*"]
     )
+    # What it would have run was asked of a process, before.
+    result.stdout.no_fnmatch_line("*starting * x * rank*")
 
 
 RANKS = """
