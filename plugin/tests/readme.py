@@ -40,15 +40,16 @@ GATED = frozenset({"PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"})
 
 MADE_UP = """
 import pytest
+from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Metric, Replicate
 
 
 class Source:
-    level, contract, facts, wrong, broken = "process", {"clock": "made up"}, {}, None, ()
-    notes = []
+    level = "process"
 
     def take(self, count):
-        return [Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count)]
+        replicates = tuple(Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count))
+        return Taken("process", replicates, {"clock": "made up"})
 
 
 @pytest.mark.perf

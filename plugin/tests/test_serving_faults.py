@@ -394,7 +394,7 @@ def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
 ) -> None:
     monkeypatch.setattr(load, "_TICK_SECONDS", 0.05)
     monkeypatch.setattr(progress, "LOG_PERIOD_SECONDS", 0.0)
-    scripted.completion = streaming(answer(), pause_s=0.2)
+    scripted.completion = streaming(answer(), pause_s=0.05)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
     result = pytester.runpytest_inprocess("-m", "perf", "-k", "first", f"--perf-server={scripted.url}", "--perf-record")
