@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_decodegate.workloads.runtime.kernels import launched, short_name
+from pytest_decodegate.workloads.runtime.kernels import launched
 from pytest_decodegate.workloads.runtime.memory_bandwidth import memory_bytes_s
 from pytest_decodegate.workloads.runtime.timing import rotate
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        (
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
-        ),
-        (
-            "void at::native::fill_kernel<4, at::native::Fill<float>, std::array<char*, 1ul> >(int, char*)",
-            "at::native::fill_kernel<4, at::native::Fill<float>, std::array<char*, 1ul> >",
-        ),
-        (
-            "void at::native::(anonymous namespace)::softmax<float, (int)4>(float*, int)",
-            "at::native::(anonymous namespace)::softmax<float, (int)4>",
-        ),
-        ("_fwd_grouped_kernel_stage1", "_fwd_grouped_kernel_stage1"),
-        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
-        ("", ""),
-    ],
-)
-def test_a_name_keeps_what_picks_the_kernel(name: str, short: str) -> None:
-    assert short_name(name) == short
 
 
 def test_launches_are_counted_per_call() -> None:

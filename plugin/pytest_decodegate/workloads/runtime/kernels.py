@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from .kernel_names import short_name
 from .timing import Burst
-
-_ANONYMOUS = "(anonymous namespace)"
-_RETURN_TYPE = "void "
 
 
 def launched(burst: Burst, calls: int, device: str) -> dict[str, int | float]:
@@ -30,18 +28,6 @@ def launched(burst: Burst, calls: int, device: str) -> dict[str, int | float]:
 
     counts = Counter(map(short_name, _on_device(profiler) if cuda else _operators(profiler)))
     return {name: _per_call(counts[name], calls) for name in sorted(counts)}
-
-
-def short_name(name: str) -> str:
-    """A demangled kernel name without its return type and arguments; template arguments stay, they pick the kernel."""
-    depth = 0
-    for index, letter in enumerate(name):
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "(" and depth == 0 and not name.startswith(_ANONYMOUS, index):
-            name = name[:index]
-            break
-
-    return name.removeprefix(_RETURN_TYPE).strip()
 
 
 def _on_device(profiler: Any) -> Iterator[str]:
