@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_decodegate.workloads.runtime import op as op_module
 from pytest_decodegate.workloads.runtime.op import Op, calls_per_burst, copies_to_be_cold, normal, workload
 from pytest_decodegate.workloads.runtime.timing import Traffic, relative_error, wrong_if_above
+from pytest_decodegate.workloads.versions import CLOCKS
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -59,6 +60,7 @@ def test_right_numbers_pass_and_the_contract_says_how() -> None:
     assert made.sample() > 0
     assert made.contract["tokens"] == 1
     assert (made.contract["mode"], made.contract["device"], made.contract["clock"]) == ("eager", "cpu", "perf_counter")
+    assert made.contract["clock_version"] == CLOCKS["perf_counter"]
 
 
 def test_the_last_copy_is_checked_too() -> None:

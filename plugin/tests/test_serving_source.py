@@ -20,6 +20,7 @@ from pytest_decodegate.metric import Json
 from pytest_decodegate.reference.loaded import ProvenanceReader
 from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
+from pytest_decodegate.workloads.versions import CLIENT_CLOCK, CLOCKS, WORKLOADS
 
 LOAD = Load(1, 8, TOKENS, 2)
 SPECULATED = """\
@@ -84,7 +85,9 @@ def test_what_computes_is_part_of_the_contract(scripted: ScriptedServer) -> None
     scripted.pages["server_info"] = {"attention_backend": "flashmla", "moe_runner_backend": "marlin"}
     windows = source(scripted)
     windows.take(1)
-    assert windows.taken.contract["backend"] == "attention flashmla, moe marlin"
+    contract = windows.taken.contract
+    assert contract["backend"] == "attention flashmla, moe marlin"
+    assert (contract["clock_version"], contract["workload_version"]) == (CLOCKS[CLIENT_CLOCK], WORKLOADS["serving"])
 
 
 def test_starts_of_one_stack_that_compute_otherwise_are_invalid(scripted: ScriptedServer) -> None:

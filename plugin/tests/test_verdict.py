@@ -142,6 +142,15 @@ def test_an_older_formula_is_another_measurement_and_says_why() -> None:
     assert reason.startswith("contract.formula: 'tpot_client_v1' in the baseline, 'tpot_client_v2' now; the older one")
 
 
+@pytest.mark.parametrize("field", ["clock_version", "workload_version"])
+def test_another_way_of_timing_is_another_measurement_and_says_so(field: str) -> None:
+    now = replace(MOE, contract={**MOE.contract, field: 2})
+    judgement = judge(measured(now, 78e-6), selected(stored(MOE, 78e-6)))
+    assert judgement.verdict == Verdict.CONFOUNDED
+    said = f"contract.{field}: 'absent' in the baseline, 2 now; the code times it in another way since"
+    assert judgement.reasons[0].replace("absent in", "'absent' in").startswith(said)
+
+
 def test_replicates_of_another_level_confound() -> None:
     judgement = judge(measured(MOE, 78e-6), selected(stored(MOE, 78e-6, level="process")))
     assert judgement.reasons == ("level: 'process' in the baseline, 'gang' now",)

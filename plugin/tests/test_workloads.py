@@ -19,6 +19,7 @@ from pytest_decodegate.workloads.runtime.timing import (
     rotate,
     wrong_if_above,
 )
+from pytest_decodegate.workloads.versions import CLOCKS, WORKLOADS
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -106,6 +107,8 @@ def test_the_stand_in_is_timed_by_what_its_one_thread_used_and_not_by_what_it_wa
     assert used[-1] == 1
     assert torch.get_num_threads() == before
     assert workload.contract["clock"] == "process_time"
+    assert workload.contract["clock_version"] == CLOCKS["process_time"]
+    assert workload.contract["workload_version"] == WORKLOADS["expert_mlp"]
     assert workload.contract["threads"] == 1
 
 

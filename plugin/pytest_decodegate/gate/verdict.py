@@ -304,13 +304,17 @@ _WHAT_CHANGED = {
 }
 """Why two values of a field of the contract are two measurements, where the values do not say it."""
 
+_VERSIONS = ("contract.clock_version", "contract.workload_version")
+_TIMED_ANEW = "; the code times it in another way since, by more than noise"
+
 
 def _another(differences: Sequence[Difference]) -> Iterator[Finding]:
     """Why this is another measurement; what ran instead is named kernel by kernel."""
     yield from swap_findings(filter(is_swap, differences))
     for other in differences:
         if not is_swap(other):
-            why = _WHAT_CHANGED.get((other.field, str(other.base), str(other.new)), "")
+            said = _TIMED_ANEW if other.field in _VERSIONS else ""
+            why = _WHAT_CHANGED.get((other.field, str(other.base), str(other.new)), said)
             text = f"{other.field}: {other.base!r} in the baseline, {other.new!r} now{why}"
             yield Finding(text, Cause.DIFFERENCE, other.field)
 

@@ -22,6 +22,7 @@ from ..errors import ServerError
 from ..gate.evidence.quality import GreedyAnswer, Pass, compared, to_json
 from ..metric import Json, Level, Replicate
 from ..serving.server import Server
+from ..workloads.versions import workload_fields
 from .source import Taken
 
 Prompt: TypeAlias = "str | list[int]"
@@ -103,6 +104,7 @@ class AnswerSource:
     def contract(self) -> dict[str, Json]:
         """What is asked, and of which model."""
         return {
+            **workload_fields("answers"),
             "prompts": self._prompts.digest,
             "prompt_count": len(self._prompts.given),
             "answer_tokens": ANSWER_TOKENS,

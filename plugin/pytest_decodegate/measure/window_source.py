@@ -13,6 +13,7 @@ from ..client.floor import Floor, client_floor
 from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
+from ..workloads.versions import CLIENT_CLOCK, clock_fields, workload_fields
 from .load import WARM_UP_SECONDS, ClosedLoop
 from .source import Taken
 from .window import Load, Window
@@ -80,7 +81,8 @@ class WindowSource:
         """What the client sends, how it counts, what model it talks to, and on which backends that runs."""
         backend = _backend(self._ran)
         return {
-            "clock": "client, monotonic, at the socket",
+            **clock_fields(CLIENT_CLOCK),
+            **workload_fields("serving"),
             "formula": TPOT_FORMULA,
             "concurrency": self._load.concurrency,
             "prompt_tokens": self._load.prompt_tokens,

@@ -10,6 +10,7 @@ from ...errors import BadInput
 from ...gang.worker import note
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.timing import ALIGN_CYCLES, CpuClock, CudaClock, Workload
+from ..versions import workload_fields
 from . import communicators
 from .own_part import own_part
 from .paths import ALLREDUCE, CollectivePath, PreparedBurst, Shape
@@ -40,7 +41,7 @@ def allreduce_sweep(path: str, size_bytes: int, most_calls: int = KIMI_K25.layer
 def _allreduce(path: str, elements: int, calls: int, contract: Mapping[str, Json]) -> Workload:
     summed = Collective("AllReduce", lambda *_: elements, lambda _rank, _call, given: total(given))
     shape = Shape([elements] * calls, [elements] * calls)
-    more = {"collective": "allreduce", "bytes": elements * BF16_BYTES, **contract}
+    more = {**workload_fields("allreduce"), "collective": "allreduce", "bytes": elements * BF16_BYTES, **contract}
     return workload(ALLREDUCE, path, summed, shape, more)
 
 

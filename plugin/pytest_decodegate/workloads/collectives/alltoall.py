@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..experts import draw_routings
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.timing import Workload, captured, rotate
+from ..versions import workload_fields
 from . import communicators
 from .allreduce import workload
 from .paths import CollectiveCall, CollectivePath, PreparedBurst, Shape, buffers, pynccl_path, torch_barrier, torch_path
@@ -41,6 +42,7 @@ def alltoall(
     shape = Shape([sum(row) for row in sent], [sum(row) for row in received])
     mean_bytes = round(sum(sum(row) for call in counts for row in call) * BF16_BYTES / (calls * ranks))
     contract: dict[str, Json] = {
+        **workload_fields("alltoall"),
         "collective": "alltoall",
         "direction": direction,
         "tokens_per_rank": tokens,
@@ -104,6 +106,7 @@ def reduce_scatter(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers)
 def _whole(collective: str, tokens: int, ranks: int) -> dict[str, Json]:
     """Contract of a collective whose larger buffer holds the tokens of all ranks."""
     return {
+        **workload_fields("gather_scatter"),
         "collective": collective,
         "tokens_per_rank": tokens,
         "bytes": ranks * tokens * KIMI_K25.hidden * BF16_BYTES,

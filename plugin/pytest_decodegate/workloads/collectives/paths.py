@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kimi import BF16_BYTES
 from ..runtime.timing import Burst, captured, rotate
+from ..versions import clock_fields
 from . import communicators
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class CollectivePath:
     def contract(self) -> dict[str, Json]:
         """The fields that say how it is issued and timed."""
         return {
-            "clock": "cuda_event" if self.cuda else "perf_counter",
+            **clock_fields("cuda_event" if self.cuda else "perf_counter"),
             "mode": "graph" if self.graph else "eager",
             "start": "device barrier" if self.cuda else "host barrier",
         }

@@ -20,6 +20,7 @@ from ..runtime.timing import (
     rotate,
     wrong_if_above,
 )
+from ..versions import clock_fields, workload_fields
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -78,7 +79,7 @@ def workload(
         # Eager launches belong to what is measured: no sleep hides them.
         clock=CudaClock(ALIGN_CYCLES, ahead=True) if mode == "graph" else CudaClock(),
         check=explained(what, shapes)(lambda: calls.wrong(burst, f"{what} ({shapes})")),
-        contract={"clock": "cuda_event", "mode": mode, "calls": count, **contract},
+        contract={**clock_fields("cuda_event"), **workload_fields("marlin"), "mode": mode, "calls": count, **contract},
         facts=facts,
         traffic=traffic,
         hot=lambda: launched([calls.calls[0]] * count),

@@ -9,6 +9,7 @@ from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained
 from ..runtime.op import Op, copies_to_be_cold, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
+from ..versions import workload_fields
 from .mla_backends import DecodeBatch, MlaBackend, choose, decode_with
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def mla_decode(
         chosen = choose(backend, heads)
         op = _op(tokens, context, heads, chosen, shapes, seed)
         contract: dict[str, Json] = {
+            **workload_fields("attention"),
             "backend": chosen.name,
             "pinned": backend is not None,
             "dtype": "bfloat16",

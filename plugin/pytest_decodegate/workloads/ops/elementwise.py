@@ -12,6 +12,7 @@ from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained
 from ..runtime.op import Op, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
+from ..versions import workload_fields
 
 ERROR_LIMIT = 1e-2
 """Relative error accepted: rounding the sum, the product and the result to bf16 costs 4e-3."""
@@ -31,7 +32,13 @@ def add_rms_norm(tokens: int, seed: int = 0) -> Workload:
     with explained("add_rms_norm", shapes):
         return workload(
             _norm(x, residual, weight, shapes, where),
-            {"backend": "vllm.fused_add_rms_norm", "dtype": "bfloat16", "tokens": tokens, "seed": seed},
+            {
+                **workload_fields("elementwise"),
+                "backend": "vllm.fused_add_rms_norm",
+                "dtype": "bfloat16",
+                "tokens": tokens,
+                "seed": seed,
+            },
         )
 
 
@@ -73,6 +80,7 @@ def silu_mul(part: str, tokens: int, tensor_parallel: int = 8, seed: int = 0) ->
         return workload(
             _silu(f"silu_mul_{part}", normal(rows, 2 * inner, where=where, seed=seed), shapes, where),
             {
+                **workload_fields("elementwise"),
                 "backend": "vllm.silu_and_mul",
                 "dtype": "bfloat16",
                 "tokens": tokens,

@@ -21,6 +21,7 @@ from ..runtime.timing import (
     rotate,
     wrong_if_above,
 )
+from ..versions import clock_fields, workload_fields
 
 EXPERTS = 16
 """Experts held: 384 of them in float32 would need 8.4 GB a replicate. Two disjoint sets of 8, 176 MB each."""
@@ -64,7 +65,8 @@ def expert_mlp_cpu(tokens: int, tensor_parallel: int = 8, seed: int = 0) -> Work
         clock=CpuTimeClock(),
         check=partial(_wrong, x, w13, w2, routings),
         contract={
-            "clock": "process_time",
+            **clock_fields("process_time"),
+            **workload_fields("expert_mlp"),
             "threads": 1,
             "mode": "eager",
             "device": "cpu",

@@ -13,6 +13,7 @@ from ..runtime.failures import explained
 from ..runtime.op import Op, copies_to_be_cold, device, normal, workload
 from ..runtime.reuse import reused
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
+from ..versions import workload_fields
 
 ERROR_LIMIT = 1e-2
 """Relative error accepted: rounding the result to bf16 costs 2e-3, a wrong kernel far more."""
@@ -70,6 +71,7 @@ def _projection(op: str, shape: Projection, tokens: int, seed: int) -> Workload:
             cold=True,
         ),
         {
+            **workload_fields("projection"),
             "backend": gemm.name,
             "dtype": "bfloat16",
             "tokens": tokens,

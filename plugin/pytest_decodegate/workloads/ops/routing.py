@@ -12,6 +12,7 @@ from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained, needs_gpu
 from ..runtime.op import Op, device, normal, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
+from ..versions import workload_fields
 from .projections import logits_dtype
 
 if TYPE_CHECKING:
@@ -186,4 +187,4 @@ def _argmax(logits: Any, shapes: str, where: str) -> Op:
 
 
 def _contract(backend: str, tokens: int, seed: int) -> dict[str, Json]:
-    return {"backend": backend, "tokens": tokens, "seed": seed}
+    return {**workload_fields("routing"), "backend": backend, "tokens": tokens, "seed": seed}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..versions import clock_fields
 from .failures import explained
 from .timing import ALIGN_CYCLES, CpuClock, CudaClock, Traffic, Workload, captured, rotate
 
@@ -112,7 +113,7 @@ def workload(op: Op, contract: dict[str, Json]) -> Workload:
         clock=CudaClock(ALIGN_CYCLES, ahead=True) if cuda else CpuClock(),
         check=explained(op.name, op.shapes)(partial(_wrong, op, once, outputs)),
         contract={
-            "clock": "cuda_event" if cuda else "perf_counter",
+            **clock_fields("cuda_event" if cuda else "perf_counter"),
             "mode": "graph" if cuda else "eager",
             "device": op.device,
             "cache": "cold" if op.cold and cuda else "hot",
