@@ -11,23 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.workloads.experts import draw_routings
-from pytest_decodegate.workloads.kimi import KIMI_K25
-from pytest_decodegate.workloads.ops.routing import BLOCK, wrong_alignment, wrong_choice
+from pytest_decodegate.workloads.ops.routing import BLOCK, separate_scores, wrong_alignment, wrong_choice
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
 batches = st.integers(1, 64)
 
 
-def routed(tokens: int) -> tuple[Any, Any, Any, Any]:
+def routed(tokens: int, seed: int = 0, dtype: Any = None) -> tuple[Any, Any, Any, Any]:
     """Logits, bias, and the right weights and ids for them, as grouped_topk gives them."""
-    generator = torch.Generator().manual_seed(tokens)
-    logits = torch.randn(tokens, KIMI_K25.experts, generator=generator)
-    bias = torch.randn(KIMI_K25.experts, generator=generator) / 100
-    scores = logits.sigmoid()
-    ids = (scores + bias).topk(8, dim=1).indices
+    logits, bias = separate_scores(tokens, dtype or torch.float32, where="cpu", seed=seed)
+    scores = logits.float().sigmoid()
+    return logits, bias, *weighted(scores, (scores + bias).topk(8, dim=1).indices)
+
+
+def weighted(scores: Any, ids: Any) -> tuple[Any, Any]:
+    """Renormalised weights of the experts `ids`, and these as the kernel writes them."""
     picked = scores.gather(1, ids)
-    return logits, bias, picked / picked.sum(dim=1, keepdim=True), ids.to(torch.int32)
+    return picked / picked.sum(dim=1, keepdim=True), ids.to(torch.int32)
 
 
 def aligned(ids: Any) -> tuple[Any, Any, Any]:
@@ -37,21 +38,52 @@ def aligned(ids: Any) -> tuple[Any, Any, Any]:
     return torch.cat([slots, room]), torch.cat([experts, room[:2]]), count
 
 
-@given(batches)
-def test_a_right_routing_passes_in_any_order(tokens: int) -> None:
-    logits, bias, weights, ids = routed(tokens)
+@given(batches, st.integers(0, 99), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_a_right_routing_passes_in_any_order(tokens: int, seed: int, dtype: Any) -> None:
+    logits, bias, weights, ids = routed(tokens, seed, dtype)
     assert wrong_choice(logits, bias, weights, ids) is None
     assert wrong_choice(logits, bias, weights.flip(1), ids.flip(1)) is None
 
 
+@given(st.integers(0, 99), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_a_routing_whose_scores_are_rounded_to_bf16_still_passes(seed: int, dtype: Any) -> None:
+    logits, bias, _, _ = routed(64, seed, dtype)
+    rounded = logits.float().sigmoid().to(torch.bfloat16).float()
+    ids = (rounded + bias).to(torch.bfloat16).float().topk(8, dim=1).indices
+    assert wrong_choice(logits, bias, *weighted(rounded, ids)) is None
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64])
+@given(seed=st.integers(0, 2**31))
+def test_a_routing_that_ignores_the_bias_is_always_seen(tokens: int, seed: int) -> None:
+    logits, bias, _, _ = routed(tokens, seed)
+    scores = logits.sigmoid()
+    assert "score higher than what was chosen" in (
+        wrong_choice(logits, bias, *weighted(scores, scores.topk(8, dim=1).indices)) or ""
+    )
+
+
+@given(batches, st.integers(0, 99))
+def test_weights_that_hold_the_bias_are_seen(tokens: int, seed: int) -> None:
+    logits, bias, _, ids = routed(tokens, seed)
+    assert "topk weights" in (wrong_choice(logits, bias, *weighted(logits.sigmoid() + bias, ids.long())) or "")
+
+
 @given(batches)
-def test_a_routing_that_ignores_the_bias_or_names_an_expert_twice_is_seen(tokens: int) -> None:
+def test_one_wrong_expert_or_one_named_twice_is_seen(tokens: int) -> None:
     logits, bias, weights, ids = routed(tokens)
-    worst = (logits.sigmoid() + bias).argmin(dim=1, keepdim=True)
-    swapped = torch.cat([worst, ids[:, 1:]], dim=1)
-    assert "left out that scores higher" in (wrong_choice(logits, bias, weights, swapped) or "")
+    ninth = (logits.sigmoid() + bias).topk(9, dim=1).indices[:, 8:]
+    swapped = torch.cat([ids[:, :7], ninth], dim=1)
+    assert f"{tokens} of {tokens} tokens, first 0: experts [" in (wrong_choice(logits, bias, weights, swapped) or "")
     assert "twice" in (wrong_choice(logits, bias, weights, ids[:, :1].expand(-1, 8)) or "")
     assert "does not exist" in (wrong_choice(logits, bias, weights, torch.full_like(ids, -1)) or "")
+
+
+def test_experts_of_equal_score_may_stand_for_one_another() -> None:
+    logits, bias, weights, ids = routed(1)
+    ninth = (logits.sigmoid() + bias).topk(9, dim=1).indices[0, 8]
+    logits[0, ninth], bias[ninth] = logits[0, ids[0, 7]], bias[ids[0, 7]]
+    assert wrong_choice(logits, bias, weights, torch.cat([ids[:, :7], ninth.view(1, 1)], dim=1)) is None
 
 
 def test_weights_that_are_not_renormalised_or_nan_are_seen() -> None:
