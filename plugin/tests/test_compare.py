@@ -17,7 +17,7 @@ from pytest_decodegate.compare.pairs import BaselinePair, Compared, compare_base
 from pytest_decodegate.compare.sides import BaselineSet
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate.text.advice import advice
-from pytest_decodegate.gate.verdict import Verdict
+from pytest_decodegate.gate.verdict import Numbers, Verdict
 from pytest_decodegate.machine.provenance import parse_declared
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report.comparison import answer, sections
@@ -144,12 +144,12 @@ def test_another_measurement_is_refused_and_says_why(new: Baseline, field: str) 
     (refused,) = pair(BASE, new).judgements
 
     assert refused.verdict is Verdict.CONFOUNDED
-    assert (refused.numbers.change, refused.numbers.lo, refused.numbers.base) == (None, None, None)
     assert refused.reasons[0].startswith(f"{field}: ")
     assert f"--allow {field}" in advice(refused)[0]
 
     allowed = pair(BASE, new, allow=[field])
     assert verdicts(allowed) == {MOE.name: "REGRESSED"}
+    assert replace(allowed.judgements[0].numbers, p_worse=None) == refused.numbers, "shown all the same, not judged"
     assert allowed.allowed == {field}
 
 
@@ -157,6 +157,7 @@ def test_units_are_never_mixed() -> None:
     (judgement,) = pair(BASE, baseline(stored(replace(MOE, unit="B/s"), 1e9)), allow=["unit"]).judgements
 
     assert judgement.verdict is Verdict.CONFOUNDED
+    assert judgement.numbers == Numbers(judgement.numbers.measured)
     assert "--allow" not in advice(judgement)[0]
 
 
@@ -357,7 +358,7 @@ def test_json_says_everything_in_native_units() -> None:
     assert (moe["metric"], moe["verdict"], moe["unit"], moe["better"]) == (MOE.name, "CONFOUNDED", "s", "lower")
     assert moe["change"] == pytest.approx(0.05, abs=1e-6)
     assert moe["changed"] == ["driver: 575.57 -> 580.95 (declared)"]
-    assert moe["p_worse"] < 0.001
+    assert (moe["judged"], moe["p_worse"]) == (False, None), "nobody may weigh it with others"
     assert rate["measured"] == pytest.approx(80.0, rel=1e-3)
 
 

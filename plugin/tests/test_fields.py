@@ -34,7 +34,7 @@ def test_every_field_of_a_verdict_and_its_parts_stands_under_its_own_name() -> N
     told = as_json(Result("t.py::test", OPEN))
     parts = {"judgement", "metric", "basis", "numbers", "nodeid"}
     own = {field.name for kind in (Result, Judgement, Basis, Numbers) for field in fields(kind)} - parts
-    assert own | {"metric", "test", "unit", "kind", "tolerance", "better", "passes"} == told.keys()
+    assert own | {"metric", "test", "unit", "kind", "tolerance", "better", "passes", "judged"} == told.keys()
     for part in (OPEN.basis, OPEN.numbers):
         for field in fields(part):
             value = getattr(part, field.name)

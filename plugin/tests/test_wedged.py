@@ -77,7 +77,7 @@ def test_after_a_hang_on_a_wedged_gpu_nothing_more_is_tried(pytester: pytest.Pyt
             "*::test_kernel?advisory? PASSED*",
             "*RankHung: *",
             f"*GangError: {wedged}",
-            "gating: INVALID: measured nothing, but the measurement broke a rule and is not judged",
+            "gating: INVALID: measured nothing, not judged: the measurement broke a rule",
             f"  - {wedged}",
         ]
     )

@@ -21,10 +21,12 @@ from ..gate.verdict import (
     Verdict,
     beside_point,
     by_answers,
+    comparable,
     difference_finding,
     identity_differences,
     level_of,
     session_logs,
+    unjudged,
 )
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
@@ -34,6 +36,26 @@ from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
 ALPHA = POCOCK_ALPHA[1]
 """Stored sessions are looked at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """A metric that both baselines have.
+
+    logs: of both sides, by `session_logs`. own: their noise. peers: that of the other metrics of its kind.
+    """
+
+    base: StoredMetric
+    new: StoredMetric
+    logs: tuple[Sessions, Sessions]
+    own: Peers
+    peers: Peers
+
+    @property
+    def comparison(self) -> Comparison:
+        """Of the new sessions with those of the base."""
+        base, new = self.logs
+        return compare_sessions(new, base, self.own, self.peers, self.new.metric.kind, ALPHA)
 
 
 @dataclass(frozen=True)
@@ -50,8 +72,8 @@ class Judge:
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Peers.of(*sides) for sides in logs]
         peers = _peers([new.metric.kind for _, new in self._common], own)
-        for (base, new), sides, *noise in zip(self._common, logs, own, peers, strict=True):
-            yield self._judgement(base, new, sides, *noise)
+        for (base, new), sides, mine, rest in zip(self._common, logs, own, peers, strict=True):
+            yield self._judgement(_Common(base, new, sides, mine, rest))
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -63,33 +85,40 @@ class Judge:
 
         return self.terms.used(fields)
 
-    def _judgement(
-        self, base: StoredMetric, new: StoredMetric, sides: tuple[Sessions, Sessions], own: Peers, peers: Peers
-    ) -> Judgement:
+    def _judgement(self, common: _Common) -> Judgement:
+        base, new = common.base, common.new
         refusals, notes = self._identity(base, new)
         changed = (*self._changed, *notes)
         if fields := (*self._refused, *refusals):
-            bare = self._bare(new, sides[1], changed)
-            return replace(bare, reasons=tuple(map(difference_finding, fields)), another=fields)
-        if self._published:
-            return self._confounded(_beside_point(self._bare(new, sides[1], changed), base, new))
+            reasons = tuple(map(difference_finding, fields))
+            bare = replace(self._bare(common, changed), reasons=reasons, another=fields)
+            return unjudged(bare, self._compared(bare, common)) if comparable(base.metric, new.metric) else bare
 
-        if new.metric.kind == "quality":
-            return self._confounded(by_answers(self._bare(new, sides[1], changed), _replicates(new), base))
-
-        shift = _clock_shift(base, new)
+        timed = not self._published and new.metric.kind != "quality"
+        shift = _clock_shift(base, new) if timed else None
         if shift and self.terms.allow(CLOCK):
             changed, shift = (*changed, f"{shift} (allowed)"), None
 
-        comparison = compare_sessions(sides[1], sides[0], own, peers, new.metric.kind, ALPHA)
-        judgement = self._weighed(self._bare(new, sides[1], changed), base, sides, comparison)
+        return self._confounded(self._compared(self._bare(common, changed), common), shift)
+
+    def _compared(self, bare: Judgement, common: _Common) -> Judgement:
+        """The judgement completed by the rule that is the metric's: of a published point, of answers, or of times."""
+        base, new = common.base, common.new
+        if self._published:
+            return _beside_point(bare, base, new)
+        if new.metric.kind == "quality":
+            return by_answers(bare, _replicates(new), base)
+
+        comparison = common.comparison
+        judgement = self._weighed(bare, common, comparison)
         if new.metric.kind == "serving" and (said := _speculation(base, new, comparison)):
             judgement = replace(judgement, notes=said)
 
-        return self._confounded(judgement, shift)
+        return judgement
 
-    def _bare(self, new: StoredMetric, sessions: Sessions, changed: tuple[str, ...]) -> Judgement:
+    def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
+        new, sessions = common.new, common.logs[1]
         return Judgement(
             metric=new.metric,
             verdict=Verdict.CONFOUNDED,
@@ -107,14 +136,12 @@ class Judge:
         )
 
     @staticmethod
-    def _weighed(
-        bare: Judgement, stored: StoredMetric, sides: tuple[Sessions, Sessions], comparison: Comparison
-    ) -> Judgement:
-        """The judgement with its statistics; `stored` is the base."""
-        tolerance, sessions = bare.metric.tolerance, sides[0]
+    def _weighed(bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:
+        """The judgement with its statistics."""
+        tolerance, sessions = bare.metric.tolerance, common.logs[0]
         outcome = decide(comparison, tolerance)
         noise = math.sqrt(comparison.noise.session.value)
-        level = level_of(sessions, stored.metric)
+        level = level_of(sessions, common.base.metric)
         p_worse = comparison.p_worse if outcome == "REGRESSED" else None
         return replace(
             bare,
@@ -136,6 +163,7 @@ class Judge:
                 *map(difference_finding, self._confounders),
                 *([Finding(shift, Cause.CLOCK_SHIFT)] if shift else ()),
             ),
+            numbers=replace(judgement.numbers, p_worse=None),
             undeclared=self._confounders,
             settlement=None,
         )

@@ -19,7 +19,7 @@ from ..machine.provenance import Difference
 from ..metric import Measurement
 from .evidence import speculation
 from .evidence.swaps import is_swap, swap_findings
-from .evidence.validity import broken_rules, drift_between
+from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
 from .stats.rules import POCOCK_ALPHA, Centred, Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .verdict import Basis, Judgement, Numbers, Verdict, difference_finding, geometric_mean, identity_differences
@@ -123,7 +123,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
         return replace(judgement, reasons=(wrong,))
     if broken := tuple(_invalid(base, candidate, contrast)):
-        return replace(judgement, verdict=Verdict.INVALID, reasons=broken)
+        return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), base, candidate, looks)
 
     stored = _as_stored(base.measurement)
     another = tuple(identity_differences(stored, judgement.metric, judgement.basis.level))
@@ -131,9 +131,11 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     judgement = replace(judgement, notes=(*swaps, *judgement.notes), differences=contrast.differences)
     if refused := [each for each in (*contrast.undeclared, *another) if not is_swap(each)]:
         reasons = tuple(map(difference_finding, refused))
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, undeclared=tuple(refused))
+        confounded = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, undeclared=tuple(refused))
+        return _shown(confounded, base, candidate, looks)
     if swaps and not contrast.changed:
-        return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
+        uncaused = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
+        return _shown(uncaused, base, candidate, looks)
 
     comparison = compare_pairs(base.measurement, candidate.measurement, looks)
     outcome = decide(comparison, judgement.metric.tolerance)
@@ -148,6 +150,23 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         changed=tuple(map(str, contrast.differences)),
         settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
+
+
+def _shown(judgement: Judgement, base: Side, candidate: Side, looks: int) -> Judgement:
+    """The judgement with the numbers of the pairs that are whole, and its own verdict: they are shown, not judged."""
+    numbers = judgement.numbers
+    old, new = base.measurement, candidate.measurement
+    if old.metric.unit != new.metric.unit:
+        return replace(judgement, numbers=replace(numbers, base=None))
+
+    pairs = min(len(old.replicates), len(new.replicates))
+    if pairs < LEAST_REPLICATES:
+        return judgement
+
+    old, new = (replace(side, replicates=side.replicates[:pairs]) for side in (old, new))
+    comparison = compare_pairs(old, new, looks)
+    compared = numbers.compared(judgement.metric, numbers.base, comparison, comparison.alpha, None)
+    return replace(judgement, numbers=compared, basis=replace(judgement.basis, pair_noise=comparison.pair_sd))
 
 
 UNCAUSED = Finding("nothing that was declared differs, yet the two sides ran something else", Cause.UNCAUSED)

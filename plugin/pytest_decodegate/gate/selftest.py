@@ -132,7 +132,7 @@ def resolved(trials: Iterable[Trial]) -> dict[str, float]:
         outcome.judgement
         for trial in trials
         for outcome in trial.outcomes
-        if trial.slowdown == 0 and isinstance(outcome, Result)
+        if trial.slowdown == 0 and isinstance(outcome, Result) and outcome.judgement.verdict.judged
     ]
     for judgement in judgements:
         lo, hi = judgement.numbers.lo, judgement.numbers.hi

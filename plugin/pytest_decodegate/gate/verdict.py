@@ -43,6 +43,11 @@ class Verdict(StrEnum):
         """Whether a test with this verdict passes."""
         return self in (Verdict.PASS, Verdict.IMPROVED)
 
+    @property
+    def judged(self) -> bool:
+        """Whether the metric was judged; where it was not, numbers are shown and decide nothing."""
+        return self not in (Verdict.NO_BASELINE, Verdict.CONFOUNDED, Verdict.INVALID)
+
 
 Reference: TypeAlias = Literal["baseline", "stack", "file"]
 """What a metric is compared with: a stored baseline, another stack measured in the same minutes, or (of two stored
@@ -56,8 +61,9 @@ class Numbers:
     measured, base: geometric means of the process values; None when there are none. lo, hi: interval of the change.
     confidence: nominal one of the interval; with several planned looks it is stricter than 95 %.
     p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; of pairs,
-    and of stored baselines where a metric regressed.
-    From change on all are None unless the statistics were reached; of a published figure the change alone is known.
+    and of stored baselines where a metric regressed; None where the metric was not judged.
+    base and what follows are None where there is nothing to compare with; of a published figure the change alone is
+    known. CONFOUNDED and INVALID metrics have them too, shown and not judged.
     """
 
     measured: float | None = None
@@ -165,11 +171,11 @@ def judge(
     )
     if wrong is not None:
         return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),))
-    if broken := (*invalid, *broken_rules(measurement)):
-        return replace(judgement, verdict=Verdict.INVALID, reasons=broken)
-
     name = measurement.metric.name
     baseline = selection.baseline
+    if broken := (*invalid, *broken_rules(measurement)):
+        return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), measurement, baseline)
+
     if baseline is None or name not in baseline.metrics:
         where = baseline.path if baseline else selection.folder
         reason = Finding(f"{where} has no metric {name!r}", Cause.NO_BASELINE)
@@ -188,26 +194,53 @@ def judge(
 
     judgement = replace(judgement, differences=selection.differences)
     if another or selection.undeclared:
-        return replace(
+        confounded = replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
             reasons=(*map(difference_finding, selection.undeclared), *_another(another)),
             undeclared=selection.undeclared,
             another=another,
         )
+        return _shown(confounded, measurement, baseline)
 
     judgement = replace(judgement, changed=tuple(map(str, selection.differences)))
+    return _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
+
+
+def _compared(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
+    """The judgement completed by the rule that is the metric's: of a published point, of answers, or of times."""
     if stored.level == "published":
         return beside_point(judgement, measurement.values, stored.sessions[-1].values)
-
     if measurement.metric.kind == "quality":
         return by_answers(judgement, measurement.replicates, stored)
 
-    return _at_one_clock(_weigh(judgement, measurement, stored, baseline), measurement, stored)
+    return _weigh(judgement, measurement, stored, baseline)
+
+
+def _shown(judgement: Judgement, measurement: Measurement, baseline: Baseline | None) -> Judgement:
+    """The judgement with the numbers that a comparison gives, and its own verdict: they are shown, not judged."""
+    stored = baseline.metrics.get(judgement.name) if baseline else None
+    if baseline is None or stored is None or not measurement.values or not comparable(stored.metric, judgement.metric):
+        return judgement
+
+    return unjudged(judgement, _compared(judgement, measurement, stored, baseline))
+
+
+def comparable(base: Metric, new: Metric) -> bool:
+    """Whether their numbers can stand beside each other: in one unit, and answers are no times."""
+    return base.unit == new.unit and (base.kind == "quality") == (new.kind == "quality")
+
+
+def unjudged(judgement: Judgement, compared: Judgement) -> Judgement:
+    """The judgement with the numbers of `compared`, which decide nothing: nobody may weigh its p with others."""
+    return replace(judgement, basis=compared.basis, numbers=replace(compared.numbers, p_worse=None))
 
 
 def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: StoredMetric) -> Judgement:
     """The judgement as it stands where the GPUs did not run at the baseline's clock: numbers that decide nothing."""
+    if stored.level == "published" or judgement.metric.kind == "quality":
+        return judgement
+
     shift = clock_shift([session.telemetry for session in stored.current], [measurement.facts])
     if shift is None:
         return judgement

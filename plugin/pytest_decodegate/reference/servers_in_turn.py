@@ -188,7 +188,7 @@ class ServersInTurn:
 def _resolved(judgement: Judgement) -> str:
     """What change could have been seen with so many pairs."""
     lo, hi = judgement.numbers.lo, judgement.numbers.hi
-    if lo is None or hi is None:
+    if lo is None or hi is None or not judgement.verdict.judged:
         return ""
 
     seen = surely_found(judgement.metric.tolerance, lo, hi)

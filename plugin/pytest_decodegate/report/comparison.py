@@ -14,7 +14,7 @@ from ..gate.text.advice import advice
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import unknown_on_both
-from .table import Column
+from .table import Column, unjudged
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
 COLUMNS: tuple[Column, ...] = ("name", "verdict", "base", "measured", "change", "interval", "band", "sessions")
@@ -34,9 +34,10 @@ class Section:
 
     @property
     def summary(self) -> str:
-        """How many of each verdict."""
+        """How many of each verdict, and what brackets in the table mean."""
         verdicts = Counter([judgement.verdict for judgement in self.judgements])
-        return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "no metric in common"
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        return "; ".join([counted or "no metric in common", *unjudged(self.judgements)])
 
     def explanations(self) -> Iterator[str]:
         """Why metrics did not pass, in several lines each; those that one cause confounds are explained together."""
@@ -129,7 +130,7 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     """How far the regressions hold when all metrics are looked at together: one of many is slower by chance."""
     red = (judgement.numbers for judgement in judgements if judgement.verdict is Verdict.REGRESSED)
     regressed = [numbers.p_worse for numbers in red if numbers.p_worse is not None]
-    count = sum(judgement.numbers.lo is not None for judgement in judgements)
+    count = sum(judgement.verdict.judged and judgement.numbers.lo is not None for judgement in judgements)
     if not regressed or count < 2:
         return
 

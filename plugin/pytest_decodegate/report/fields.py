@@ -49,7 +49,10 @@ def _flat(value: object) -> dict[str, Json]:
         elif key not in _LEFT_OUT:
             found[_NAMES.get(key, field.name)] = plain(part)
 
-    return {**found, "better": value.better} if isinstance(value, Metric) else found
+    if isinstance(value, Metric):
+        return {**found, "better": value.better}
+
+    return {**found, "judged": value.verdict.judged} if isinstance(value, Judgement) else found
 
 
 def plain(value: object) -> Json:

@@ -50,6 +50,6 @@ def verdict_line(result: Result) -> str:
 
 def properties(result: Result) -> list[tuple[str, object]]:
     """JUnit properties of the test; names carry the metric, because a test may gate several."""
-    shown = ("verdict", "measured", "base", "change", "lo", "hi", "unit", "tolerance", "replicates")
+    shown = ("verdict", "measured", "base", "change", "lo", "hi", "judged", "unit", "tolerance", "replicates")
     fields = as_json(result)
     return [(f"perf.{result.name}.{field}", fields[field]) for field in shown if fields[field] is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from ..gate.result import ERROR, Failed
@@ -24,6 +24,9 @@ MOST_CUT = 24
 """Characters of a name that stay on the narrowest terminal."""
 
 _DOTS = "..."
+
+UNJUDGED: Final = "a change in brackets is shown and not judged"
+"""Said beside a table that has one."""
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -77,7 +80,26 @@ def _value(row: Row, value: float | None) -> str:
 
 
 def _change(row: Row) -> str:
-    return NOTHING if row.numbers.change is None else format_percent(row.numbers.change)
+    return NOTHING if row.numbers.change is None else _marked(row, format_percent(row.numbers.change))
+
+
+def _interval(row: Row) -> str:
+    numbers = row.numbers
+    return NOTHING if numbers.lo is None else _marked(row, format_interval(numbers.lo, numbers.hi))
+
+
+def _marked(row: Row, change: str) -> str:
+    """A change as a cell: in brackets where it decides nothing."""
+    return f"({change})" if _is_unjudged(row) else change
+
+
+def _is_unjudged(row: Row) -> bool:
+    return isinstance(row, Judgement) and not row.verdict.judged and row.numbers.change is not None
+
+
+def unjudged(rows: Iterable[Row]) -> tuple[str, ...]:
+    """What the brackets in a table of `rows` mean; () where it has none."""
+    return (UNJUDGED,) if any(map(_is_unjudged, rows)) else ()
 
 
 def _band(row: Row) -> str:
@@ -104,7 +126,7 @@ _CELLS: Final[Mapping[Column, Callable[[Row], str]]] = {
     "base": lambda row: _value(row, row.numbers.base),
     "measured": lambda row: _value(row, row.numbers.measured),
     "change": _change,
-    "interval": lambda row: format_interval(row.numbers.lo, row.numbers.hi),
+    "interval": _interval,
     "band": _band,
     "pairs": lambda row: str(row.basis.replicates or NOTHING) if isinstance(row, Judgement) else NOTHING,
     "replicates": _replicates,

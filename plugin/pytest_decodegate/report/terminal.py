@@ -11,7 +11,7 @@ from ..gate.verdict import Verdict
 from .ranks import rank_tables
 from .rates import client
 from .scaling import curves, scaling_table
-from .table import Column, cells, table
+from .table import Column, cells, table, unjudged
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -65,7 +65,8 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
         reporter.write_line(line, **{colour: True})
 
     verbose = reporter.config.get_verbosity() > 0
-    for line in (*chosen(results), *noted(results), *_beside(summary, verbose=verbose)):
+    bracketed = unjudged(result.judgement for result in results)
+    for line in (*bracketed, *chosen(results), *noted(results), *_beside(summary, verbose=verbose)):
         reporter.write_line(line)
 
     reporter.write_line(counts(results))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..gate.decision import Decision, decide_all, named
 from ..gate.result import Ended, Failed, Result, Skipped, Stacks
 from .fields import as_json
-from .table import Column, cells, table
+from .table import Column, Row, cells, table, unjudged
 
 HEADER = ("metric", "base", "candidate", "change", "interval", "band", "verdict", "pairs")
 COLUMNS: tuple[Column, ...] = ("name", "base", "measured", "change", "interval", "band", "verdict", "pairs")
@@ -63,6 +63,7 @@ def _lines(run: Run) -> Iterator[str]:
         yield ""
     if run.outcomes:
         yield from table([HEADER, *map(_cells, run.outcomes)])
+        yield from unjudged(map(_row, run.outcomes))
         yield ""
 
     yield from _skipped(run.skipped)
@@ -81,8 +82,11 @@ def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
 
 
 def _cells(outcome: Result | Failed) -> tuple[str, ...]:
-    row = outcome.judgement if isinstance(outcome, Result) else outcome
-    return cells(row, COLUMNS, ", advisory" if outcome.advisory else "")
+    return cells(_row(outcome), COLUMNS, ", advisory" if outcome.advisory else "")
+
+
+def _row(outcome: Result | Failed) -> Row:
+    return outcome.judgement if isinstance(outcome, Result) else outcome
 
 
 def document(run: Run) -> str:

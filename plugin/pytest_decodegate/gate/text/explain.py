@@ -27,7 +27,6 @@ def explain(judgement: Judgement) -> str:
 def headline(judgement: Judgement) -> str:
     """The finding in one line, without the name and the verdict."""
     band = format_band(judgement.metric.tolerance)
-    measured = _value(judgement, judgement.numbers.measured)
     match judgement.verdict:
         case Verdict.PASS if judgement.numbers.change is None:
             return "answers like the baseline, as far as that agrees with itself"
@@ -40,21 +39,33 @@ def headline(judgement: Judgement) -> str:
         case Verdict.INCONCLUSIVE:
             return f"{_change(judgement)} neither shows a stay inside the band of {band} nor a regression"
         case Verdict.NO_BASELINE:
-            return f"measured {measured}, with nothing to compare it with"
+            return f"{_measured(judgement)}, with nothing to compare it with"
         case Verdict.CONFOUNDED:
             other = "base" if judgement.basis.reference == "stack" else "baseline"
-            return f"measured {measured}, but more than the declared change differs from the {other}"
+            return f"{_measured(judgement)}, not judged: more than the declared change differs from the {other}"
         case Verdict.INVALID:
-            return f"measured {measured}, but the measurement broke a rule and is not judged"
+            return f"{_measured(judgement)}, not judged: the measurement broke a rule"
         case Verdict.WRONG_RESULT:
             return "the numbers are wrong, so the speed was not looked at"
+
+
+def _measured(judgement: Judgement) -> str:
+    """What is known where nothing is judged: both values and the change, or the measured value alone."""
+    numbers = judgement.numbers
+    parts = [f"measured {_value(judgement, numbers.measured)}"]
+    if numbers.base is not None:
+        parts.append(f"against {_value(judgement, numbers.base)}")
+    if numbers.change is not None:
+        parts.append(f"a change of {_change(judgement)}")
+
+    return ", ".join(parts)
 
 
 def _change(judgement: Judgement) -> str:
     band = judgement.metric.tolerance
     worse = "+ is worse" if judgement.metric.better == "lower" else "- is worse"
     change = _percent(judgement.numbers.change, band)
-    if judgement.basis.unpublished is not None:
+    if judgement.numbers.lo is None:
         return f"{change} ({worse}, noise unknown)"
 
     return f"{change} [{_percent(judgement.numbers.lo, band)}, {_percent(judgement.numbers.hi, band)}] ({worse})"
