@@ -38,8 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = options.perf_wanted(config)
     if wanted:
         from .process.interrupts import interrupt_on_sigterm
+        from .settings.other_plugins import refuse_xdist
 
-        _refuse_xdist(config)
+        refuse_xdist(config)
         config.add_cleanup(interrupt_on_sigterm())
     if wanted or options.any_given(config):
         _activate(config)
@@ -117,7 +118,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselect_others(config, items, perf_items, patterns)
     if not options.perf_wanted(config):
         config.stash[DESELECTED] = deselect(config, items, perf_items)
-    elif not config.getoption("--perf-extended"):
+        return
+
+    from .settings.other_plugins import refuse_repeats
+
+    refuse_repeats(perf_items)
+    if not config.getoption("--perf-extended"):
         extended = [item for item in perf_items if marker_extended(item)]
         config.stash[EXTENDED] = deselect(config, items, extended)
 
@@ -151,11 +157,3 @@ def _forecast(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
         return _activate(config).forecast(items)
     except BadInput:
         return []
-
-
-def _refuse_xdist(config: pytest.Config) -> None:
-    workers = config.getoption("numprocesses", default=None)
-    if workers or config.getoption("dist", default="no") != "no":
-        raise pytest.UsageError(
-            f"perf tests own the hardware and cannot share it with other workers (-n {workers}); run them without -n"
-        )

@@ -347,7 +347,7 @@ def test_xdist_and_a_perf_run_exclude_each_other(pytester: pytest.Pytester) -> N
     )
     pytester.makepyfile(PERF_TEST)
     result = pytester.runpytest("--workers=2", "-m", "perf")
-    result.stderr.fnmatch_lines(["ERROR: perf tests own the hardware*run them without -n"])
+    result.stderr.fnmatch_lines(["ERROR: perf tests own the hardware*(-n 2); run them without -n and --dist"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert pytester.runpytest("--workers=2").ret == pytest.ExitCode.OK
 

@@ -24,7 +24,7 @@ class Result:
 
     advisory: it is shown, and only wrong numbers fail its test. rates: what was achieved, as in report.rates.
     ranks: where each rank works and how long it needs by itself, as gate.evidence.stragglers.table; () where that is
-    not known.
+    not known. attempt: which try of its test it is of, from 1; another plugin may run a failed test again.
     """
 
     nodeid: str
@@ -34,6 +34,7 @@ class Result:
     advisory: bool = False
     rates: Mapping[str, float] = field(default_factory=dict)
     ranks: Sequence[Json] = ()
+    attempt: int = 1
 
     @property
     def passes(self) -> bool:

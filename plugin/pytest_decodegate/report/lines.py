@@ -45,11 +45,13 @@ def verdict_line(result: Result) -> str:
     judgement = result.judgement
     recorded = f"; recorded in {result.recorded.name}" if result.recorded else ""
     achieved = f"; {rates}" if (rates := line(result.rates)) else ""
-    return f"{result.name}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
+    again = f" (try {result.attempt})" if result.attempt > 1 else ""
+    return f"{result.name}{again}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:
-    """JUnit properties of the test; names carry the metric, because a test may gate several."""
+    """JUnit properties of the test; names carry the metric, as a test may gate several, and each later try."""
     shown = ("verdict", "measured", "base", "change", "lo", "hi", "judged", "unit", "tolerance", "replicates")
     fields = as_json(result)
-    return [(f"perf.{result.name}.{field}", fields[field]) for field in shown if fields[field] is not None]
+    again = f".try{result.attempt}" if result.attempt > 1 else ""
+    return [(f"perf.{result.name}{again}.{field}", fields[field]) for field in shown if fields[field] is not None]

@@ -58,7 +58,9 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
     results = summary.results
     reporter.write_sep("=", "perf")
     reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse, but - for rates")
-    header, *rows = table([HEADER, *(row(result) for result in results)])
+    again = {(result.nodeid, result.name) for result in results if result.attempt > 1}
+    lines = (row(result, tried=(result.nodeid, result.name) in again) for result in results)
+    header, *rows = table([HEADER, *lines])
     reporter.write_line(header)
     for line, result in zip(rows, results, strict=True):
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
@@ -94,9 +96,13 @@ def noted(results: Sequence[Result]) -> list[str]:
     return [f"note: {result.name}: {note}" for result in results for note in result.judgement.notes]
 
 
-def row(result: Result) -> tuple[str, ...]:
-    """The cells of one result, as HEADER names them."""
-    marks = ", advisory" * result.advisory + ", recorded" * (result.recorded is not None)
+def row(result: Result, *, tried: bool = False) -> tuple[str, ...]:
+    """The cells of one result, as HEADER names them; tried: whether its metric was measured in several tries."""
+    marks = (
+        f", try {result.attempt}" * tried
+        + ", advisory" * result.advisory
+        + ", recorded" * (result.recorded is not None)
+    )
     return cells(result.judgement, COLUMNS, marks)
 
 

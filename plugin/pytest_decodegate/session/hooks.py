@@ -10,6 +10,7 @@ import pytest
 
 from ..errors import DecodegateError
 from ..settings.markers import marker_advisory
+from ..settings.other_plugins import why_nothing_ran
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -46,6 +47,8 @@ class SessionHooks:
         """Tell the reference of tests that say more than their verdicts."""
         report = yield
         if is_perf(item):
+            if report.failed:
+                self._session.results.attempt_failed(item.nodeid)
             passing = all(result.passes for result in self._session.results.of(item))
             self._session.reference.test_ended(report, passing=passing, advisory=marker_advisory(item))
 
@@ -53,7 +56,8 @@ class SessionHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Rank output and clear errors while fixtures start gangs and servers."""
+        """Rank output and clear errors while fixtures start gangs and servers; here another try begins, too."""
+        self._session.results.begin_attempt(item.nodeid)
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
@@ -71,8 +75,12 @@ class SessionHooks:
         own, results = self._session, self._session.results
         own.close()
         if exitstatus == pytest.ExitCode.OK and results.measured_nothing and not session.config.option.collectonly:
+            why = why_nothing_ran(session.config)
             nothing = f"{results.selected} perf test(s) were selected and none came to a verdict"
-            results.add_problem(f"{nothing}: a gate that measured nothing fails")
+            results.add_problem(f"{nothing}{why}: a gate that measured nothing fails")
+        if exitstatus == pytest.ExitCode.OK and (not_passed := results.not_passed):
+            rule = "a perf run fails if any result did not pass, whatever ran again"
+            results.add_problem(f"{rule} (advisory=True in the perf marker only reports a test): {not_passed}")
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self._note_problem_of_reference()
         if exitstatus == pytest.ExitCode.OK and results.problem:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
@@ -30,6 +32,8 @@ class Results:
         self._announce = announce
         self._progress = progress
         self._claimed: dict[str, str] = {}
+        self._attempts: Counter[str] = Counter()
+        self._failed_attempts: dict[tuple[str, int], None] = {}
 
     @property
     def measured_nothing(self) -> bool:
@@ -43,11 +47,35 @@ class Results:
             raise BadInput(f"metric {metric!r} was measured by {first} in this run already; give each its own name")
 
     def of(self, item: pytest.Item) -> list[Result]:
-        """The results of one test so far."""
-        return [result for result in self.all if result.nodeid == item.nodeid]
+        """The results of one test so far, in its present try."""
+        attempt = self._attempt(item.nodeid)
+        return [result for result in self.all if (result.nodeid, result.attempt) == (item.nodeid, attempt)]
+
+    def begin_attempt(self, nodeid: str) -> None:
+        """A test is tried, for the first time or again."""
+        self._attempts[nodeid] += 1
+
+    def attempt_failed(self, nodeid: str) -> None:
+        """The present try of a perf test failed, whatever another plugin makes of that."""
+        self._failed_attempts[nodeid, self._attempt(nodeid)] = None
+
+    def _attempt(self, nodeid: str) -> int:
+        return max(1, self._attempts[nodeid])
+
+    @property
+    def not_passed(self) -> str:
+        """What did not pass, whatever ran again: "nap REGRESSED in try 1"; "" if all did."""
+        bad = [result for result in self.all if not result.passes]
+        parts = [f"{result.name} {result.judgement.verdict} in try {result.attempt}" for result in bad]
+        judged = {(result.nodeid, result.attempt) for result in bad}
+        parts += [
+            f"{test} failed in try {number}" for test, number in self._failed_attempts if (test, number) not in judged
+        ]
+        return ", ".join(parts)
 
     def add(self, result: Result, item: pytest.Item, world_size: int = 0) -> None:
         """Say and write a result as it comes, so that a crash later loses nothing. world_size: of its gangs, or 0."""
+        result = replace(result, attempt=self._attempt(result.nodeid))
         self.all.append(result)
         self._progress.say(lines.verdict_line(result))
         item.user_properties.extend(lines.properties(result))
