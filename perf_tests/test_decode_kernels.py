@@ -13,7 +13,8 @@ from pytest_decodegate.metric import Metric
 from pytest_decodegate.session.perf import Perf
 from pytest_decodegate.workloads.kimi import KIMI_K25
 from pytest_decodegate.workloads.ops.attention import mla_decode
-from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, rms_norm, scaled_add, silu_mul
+from pytest_decodegate.workloads.ops.positions import embedding, kv_write, rope
 from pytest_decodegate.workloads.ops.projections import projection
 from pytest_decodegate.workloads.ops.routing import argmax, moe_align, moe_sum, topk
 from pytest_decodegate.workloads.runtime.timing import Workload
@@ -34,12 +35,18 @@ LATENCY_BAND = 0.05
 than the 2 % that the longer ones hold. 5 % of 3 us, 61 times a step, is 9 us of 11 ms."""
 
 SMALL: dict[str, tuple[Callable[..., Workload], dict[str, Any]]] = {
+    "embedding": (embedding, {}),
     "add_rms_norm": (add_rms_norm, {}),
+    "q_a_norm": (rms_norm, {"part": "q_a"}),
+    "kv_a_norm": (rms_norm, {"part": "kv_a"}),
+    "rope": (rope, {}),
+    "kv_write": (kv_write, {}),
     "topk": (topk, {}),
     "moe_align": (moe_align, {}),
     "silu_mul_experts": (silu_mul, {"part": "experts"}),
     "silu_mul_shared": (silu_mul, {"part": "shared"}),
     "moe_sum": (moe_sum, {}),
+    "scaled_add": (scaled_add, {}),
     "argmax": (argmax, {}),
 }
 
@@ -89,7 +96,7 @@ def test_projection_other_shards(perf: Perf, op: str, tokens: int, tensor_parall
 @batches(BATCHES)
 @pytest.mark.parametrize("op", SMALL)
 def test_small_op(perf: Perf, op: str, tokens: int) -> None:
-    """Norm, activation, routing and sampling: some 420 launches a step that move next to nothing."""
+    """What is neither GEMM nor attention, from the embedding to the sampling: some 730 launches that move little."""
     perf.needs_gpu(f"{op}; its numbers are tested on a CPU where vLLM has it there")
     workload, params = SMALL[op]
     metric = Metric.of(f"{op}[m={tokens}]", "kernel", tolerance=LATENCY_BAND)

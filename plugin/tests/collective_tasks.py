@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_decodegate.workloads.collectives import alltoall, communicators
 from pytest_decodegate.workloads.collectives.allreduce import allreduce, allreduce_sweep
+from pytest_decodegate.workloads.collectives.logits import logits_gather
 from pytest_decodegate.workloads.collectives.own_part import own_part
 from pytest_decodegate.workloads.runtime.failures import explained
 from pytest_decodegate.workloads.runtime.timing import Workload
@@ -27,6 +28,7 @@ def gloo_workloads() -> dict[str, Callable[[], Workload]]:
         "combine": lambda: alltoall.alltoall("combine", "gloo", tokens=3, calls=CALLS),
         "allgather": lambda: alltoall.allgather("gloo", tokens=3, calls=CALLS),
         "reduce_scatter": lambda: alltoall.reduce_scatter("gloo", tokens=3, calls=CALLS),
+        "logits_gather": lambda: logits_gather("gloo", tokens=2, calls=CALLS),
     }
 
 

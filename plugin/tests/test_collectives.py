@@ -56,6 +56,7 @@ def test_every_path_of_the_host_is_right(gang: Gang) -> None:
 
     assert contracts["allreduce"]["bytes"] == 2 * KIMI_K25.hidden * 2
     assert (contracts["sweep"]["bytes"], contracts["sweep"]["calls"]) == (1 << 16, 3)
+    assert contracts["logits_gather"]["bytes"] == RANKS * 2 * KIMI_K25.shard(8).logits_bytes
     assert contracts["allgather"]["bytes"] == contracts["reduce_scatter"]["bytes"] == RANKS * 3 * KIMI_K25.hidden * 2
     # Eight experts of a token hit most of the ranks, and no rank twice.
     assert 1 < contracts["dispatch"]["bytes"] / (KIMI_K25.hidden * 2) <= RANKS

@@ -24,6 +24,11 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "add_rms_norm": ("ops.elementwise:add_rms_norm", {"tokens": 3}),
     "silu_mul_experts": ("ops.elementwise:silu_mul", {"part": "experts", "tokens": 3}),
+    "q_a_norm": ("ops.elementwise:rms_norm", {"part": "q_a", "tokens": 3}),
+    "kv_a_norm": ("ops.elementwise:rms_norm", {"part": "kv_a", "tokens": 3}),
+    "scaled_add": ("ops.elementwise:scaled_add", {"tokens": 3}),
+    "rope": ("ops.positions:rope", {"tokens": 3}),
+    "embedding": ("ops.positions:embedding", {"tokens": 3}),
     "argmax": ("ops.routing:argmax", {"tokens": 3}),
 }
 
@@ -77,6 +82,11 @@ def test_numbers_are_right(answers: dict[str, dict[str, Any]], case: str) -> Non
         ("mla_decode", {"bytes": 3 * 1024 * 576 * 2, "flops": 2 * 3 * 8 * 1024 * (576 + 512)}),
         ("add_rms_norm", {"bytes": (4 * 3 + 1) * 7168 * 2, "flops": 5 * 3 * 7168}),
         ("silu_mul_experts", {"bytes": 3 * 24 * 256 * 2, "flops": 5 * 24 * 256}),
+        ("q_a_norm", {"bytes": (2 * 3 + 1) * 1536 * 2, "flops": 4 * 3 * 1536}),
+        ("kv_a_norm", {"bytes": (2 * 3 + 1) * 512 * 2, "flops": 4 * 3 * 512}),
+        ("scaled_add", {"bytes": 3 * 3 * 7168 * 2, "flops": 2 * 3 * 7168}),
+        ("rope", {"bytes": (2 * 3 * 9 * 64 + 3 * 64) * 2, "flops": 3 * 3 * 9 * 64}),
+        ("embedding", {"bytes": 3 * (2 * 7168 * 2 + 8), "flops": 0}),
         ("argmax", {"bytes": 3 * 163_840 * 4, "flops": 3 * 163_840}),
     ],
 )

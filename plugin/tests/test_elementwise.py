@@ -10,7 +10,7 @@ import pytest
 import wheels
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, silu_mul
+from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, rms_norm, scaled_add, silu_mul
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -84,10 +84,34 @@ def test_a_part_that_the_step_does_not_have_is_named(monkeypatch: pytest.MonkeyP
         silu_mul("head", 1)
 
 
+def test_a_norm_of_the_wrong_columns_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(output: Any, x: Any, weight: Any, epsilon: float) -> None:
+        output.copy_(x.float() * (x.float().square().mean(dim=1, keepdim=True) + epsilon).rsqrt() * weight.float())
+
+    install(monkeypatch, rms_norm=plain)
+    assert rms_norm("q_a", 3).check() is None
+    assert rms_norm("kv_a", 3).contract["shape"] == [3, 512]
+    install(monkeypatch, rms_norm=lambda output, x, *more: plain(output, x.roll(1, dims=1), *more))
+    assert "kv_a_norm: relative error" in (rms_norm("kv_a", 3).check() or "")
+    with pytest.raises(BadInput, match="no part 'x' of the step; use one of q_a, kv_a"):
+        rms_norm("x", 1)
+
+
+def test_a_sum_that_forgets_the_factor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    made = scaled_add(2)
+    assert made.check() is None
+    honest = torch.Tensor.add
+    monkeypatch.setattr(torch.Tensor, "add", lambda self, other, alpha=1: honest(self, other))
+    assert "scaled_add: relative error" in (made.check() or "")
+
+
 @pytest.mark.parametrize("version", wheels.VERSIONS)
 def test_released_wheels_have_what_is_called(version: str) -> None:
     ops = wheels.source(version, "vllm/_custom_ops.py")
     arguments = wheels.signature(ops, "fused_add_rms_norm").bind("x", "residual", "weight", 1e-5).arguments
     assert list(arguments) == ["input", "residual", "weight", "epsilon"]
+    plain = wheels.signature(ops, "rms_norm").bind("output", "x", "weight", 1e-5).arguments
+    assert list(plain) == ["out", "input", "weight", "epsilon"]
     activation = wheels.source(version, "vllm/model_executor/layers/activation.py")
     assert "self.op = torch.ops._C.silu_and_mul\n" in activation

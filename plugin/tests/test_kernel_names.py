@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suite_metrics import suite_metrics
 
 from pytest_decodegate.workloads.runtime.kernel_names import short_name
 
 HERE = Path(__file__).parent
-TRACED: list[str] = json.loads((HERE / "data" / "kernel_names.json").read_text())["names"]
+US_PER_STEP: dict[str, float | None] = json.loads((HERE / "data" / "kernel_names.json").read_text())["us_per_step"]
+TRACED = list(US_PER_STEP)
+METRICS: list[tuple[str, list[str] | str]] = json.loads((HERE / "data" / "kernel_metrics.json").read_text())["kernels"]
+LEAST_SHARE = 0.001
+"""Of the device time of a step, from which on a kernel must be timed by a metric or have a reason."""
 
 ADD_RMS_NORM = (
     "std::enable_if<(((8)>(0)) && (vllm::_typeConvert<c10::BFloat16>::exists)), void>::type "
@@ -116,3 +122,29 @@ def test_what_surrounds_a_name_never_changes_it(scopes: list[str], chosen: str, 
 @given(st.lists(template_arguments(), min_size=2, max_size=2, unique_by=lambda text: short_name(f"k<{text}>()")))
 def test_other_template_arguments_are_another_kernel(two: list[str]) -> None:
     assert short_name(f"void k<{two[0]}>(int)") != short_name(f"void k<{two[1]}>(int)")
+
+
+def timed_by(name: str) -> list[str] | str | None:
+    """The metrics that time a kernel, or why none does; None where nobody knows it."""
+    return next((by for pattern, by in METRICS if fnmatchcase(short_name(name), pattern)), None)
+
+
+def test_every_kernel_of_a_real_step_is_timed_by_a_metric_or_has_a_reason() -> None:
+    step = sum(time for time in US_PER_STEP.values() if time)
+    large = [name for name, time in US_PER_STEP.items() if time and time >= LEAST_SHARE * step]
+    assert len(large) > 40
+    assert [name for name in large if timed_by(name) is None] == []
+    untimed = sum(US_PER_STEP[name] or 0.0 for name in large if isinstance(timed_by(name), str))
+    assert untimed < 0.10 * step
+
+
+def test_what_times_a_kernel_is_in_the_suite(tmp_path_factory: pytest.TempPathFactory) -> None:
+    ops = {name.split("[")[0] for name in suite_metrics(tmp_path_factory.mktemp("suite"))}
+    named = {op for _, by in METRICS if isinstance(by, list) for op in by}
+    assert named - ops == set()
+
+
+@pytest.mark.parametrize(("pattern", "by"), METRICS)
+def test_no_line_of_the_table_is_idle_or_without_a_reason(pattern: str, by: list[str] | str) -> None:
+    assert by
+    assert [name for name in TRACED if timed_by(name) == by and fnmatchcase(short_name(name), pattern)]

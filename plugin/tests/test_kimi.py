@@ -133,7 +133,8 @@ def test_expert_parallelism_may_turn_the_moe_allreduces_into_alltoalls() -> None
 def test_a_step_launches_what_the_ledger_says() -> None:
     launches = KIMI_K25.launches
     assert launches["marlin"] == 120
-    assert launches["mla_decode"] == launches["rope"] == 61
+    assert launches["mla_decode"] == launches["rope"] == launches["kv_write"] == 61
+    assert launches["rms_norm"] + launches["add_rms_norm"] == 2 * 61 + 1
     assert launches["topk"] == launches["moe_align"] == launches["moe_sum"] == 60
     assert launches["cast"] == 0
     # About 25 to 28 kernels a layer, the ledger says, of which these and the projections are all but the elementwise.

@@ -176,6 +176,7 @@ class Model:
     vocabulary: int = 163840
     max_positions: int = 262144
     rms_norm_eps: float = 1e-5
+    rope_theta: float = 50_000.0
     rope_factor: float = 64.0
     mscale_all_dim: float = 1.0
 
@@ -235,21 +236,29 @@ class Model:
 
     @property
     def launches(self) -> dict[str, int]:
-        """Times that each op besides the projections runs in one decode step, on each rank, before any fusion.
+        """Times that each op besides projections and collectives runs in one decode step, on each rank, unfused.
 
-        cast: a copy from bf16 to float32 of the router logits; this model needs none.
+        Keys are the names of their metrics but for rms_norm, the first norm, which has no residual to add; marlin, of
+        which marlin_moe and its parts are made; and cast, a copy of the router logits from bf16 to float32, of which
+        this model needs none.
         """
         return {
-            "rms_norm": 2 * self.layers + 1,
+            "embedding": 1,
+            "rms_norm": 1,
             "add_rms_norm": 2 * self.layers,
+            "q_a_norm": self.layers,
+            "kv_a_norm": self.layers,
             "rope": self.layers,
             "kv_write": self.layers,
             "mla_decode": self.layers,
             "topk": self.moe_layers,
             "moe_align": self.moe_layers,
             "marlin": 2 * self.moe_layers,
-            "silu_mul": 2 * self.moe_layers + self.dense_layers,
+            "silu_mul_experts": self.moe_layers,
+            "silu_mul_shared": self.moe_layers,
+            "silu_mul_dense": self.dense_layers,
             "moe_sum": self.moe_layers,
+            "scaled_add": self.moe_layers,
             "argmax": 1,
             "cast": 0,
         }

@@ -33,9 +33,11 @@ WORKLOADS: Mapping[str, int] = {
     "elementwise": 1,
     "expert_mlp": 1,
     "gather_scatter": 1,
+    "logits_gather": 1,
     "marlin": 1,
+    "positions": 1,
     "projection": 1,
-    "routing": 1,
+    "routing": 2,  # 2: the data of topk have scores apart and a bias that decides
     "serving": 1,
     "answers": 1,
 }

@@ -85,12 +85,16 @@ def dispatch_counts(tokens: int, ranks: int, calls: int, seed: int) -> list[Call
 
 def allgather(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> Workload:
     """AllGather of bf16 [tokens, 7168] of every rank, as AgRs dispatches; path: one of ALLGATHER."""
+    ranks, elements = communicators.rank_and_world_size()[1], tokens * KIMI_K25.hidden
+    shape = Shape([elements] * calls, [ranks * elements] * calls)
+    return workload(ALLGATHER, path, gathered(elements), shape, _whole("allgather", tokens, ranks))
+
+
+def gathered(elements: int) -> Collective:
+    """AllGather of `elements` elements of every rank: all of them, in the order of the ranks."""
     import torch
 
-    ranks, elements = communicators.rank_and_world_size()[1], tokens * KIMI_K25.hidden
-    gathered = Collective("AllGather", lambda *_: elements, lambda _rank, _call, given: torch.cat(list(given)))
-    shape = Shape([elements] * calls, [ranks * elements] * calls)
-    return workload(ALLGATHER, path, gathered, shape, _whole("allgather", tokens, ranks))
+    return Collective("AllGather", lambda *_: elements, lambda _rank, _call, given: torch.cat(list(given)))
 
 
 def reduce_scatter(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> Workload:
