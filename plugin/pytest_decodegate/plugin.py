@@ -75,7 +75,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     session = _activate(config)
     fingerprint = session.hardware.fingerprint
     driver = f"driver {fingerprint.driver}" if fingerprint.gpus else f"no GPU: {fingerprint.no_gpu_reason}"
-    return [f"perf: machine class {session.machine_class} ({driver}); baselines {session.settings.baselines}"]
+    return [f"perf: machine class {fingerprint.machine_class} ({driver}); baselines {session.settings.baselines}"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

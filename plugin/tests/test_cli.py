@@ -39,7 +39,7 @@ def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["doctor", "--baselines", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert "machine class" in said
-    assert "missing  baselines of this machine class: none" in said
+    assert "missing  baselines of this machine and its parts: none" in said
 
 
 def test_doctor_says_what_would_gate_and_what_confounds_already(
@@ -51,7 +51,7 @@ def test_doctor_says_what_would_gate_and_what_confounds_already(
     main(["doctor", "--baselines", str(tmp_path)])
     said = capsys.readouterr().out
     assert "1 metric\n" in said
-    assert "1 CONFOUNDED already by 0001_other.json: " in said
+    assert f"1 CONFOUNDED already by {file_safe(here)}/0001_other.json: " in said
     assert "nccl: 2.28.3 -> absent" in said
 
 
@@ -74,7 +74,7 @@ def test_doctor_goes_on_where_something_cannot_be_run(
     said = capsys.readouterr().out
     assert f"missing  torch: {tmp_path / 'none'} cannot be run (No such file or directory); give --python" in said
     assert "missing  the client's own floor: no server for 128 streams" in said
-    assert "missing  baselines of this machine class: none" in said
+    assert "missing  baselines of this machine and its parts: none" in said
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
-    monkeypatch.setattr(ProvenanceReader, "of_ranks", object())  # the real one starts a gang
+    monkeypatch.setattr(ProvenanceReader, "_of_ranks", object())  # the real one starts a gang
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("""
         import pytest

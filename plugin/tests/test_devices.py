@@ -91,7 +91,7 @@ def test_the_stack_is_read_from_the_candidate_while_two_stacks_hold_the_machine(
     candidate: Any = Gangs("2.12")
     pair = PairBench(base, candidate)
     session.hardware.take(pair, lambda: None)
-    assert session.provenances.of_ranks.stack["torch"] == "2.12"
+    assert session.provenances.of_ranks("kernel").stack["torch"] == "2.12"
     assert session.hardware.lease.holder is pair
 
 

@@ -149,7 +149,8 @@ def test_the_cpus_near_a_gpu_are_read_from_sysfs(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_gpus_has_no_topology() -> None:
-    assert topology() == Topology(None, {"gpus": [], "pairs": {}})
+    assert topology() == Topology()
+    assert (Topology().link, Topology().p2p, Topology().facts) == (None, None, {"gpus": [], "pairs": {}})
 
 
 def told(*cards: FakeGpu, driver: str = "580") -> Provenance:

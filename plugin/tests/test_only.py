@@ -95,7 +95,7 @@ def test_the_first_lines_say_what_a_run_will_do(suite: pytest.Pytester) -> None:
     second.stdout.fnmatch_lines(
         [
             "perf: 3 metrics and 1 test(s) that declare none, about 1 min by the times *",
-            "perf: 2 gated by 0001_*.json: the only one of this very stack",
+            "perf: 2 gated by cpu-*/0001_*.json: the only one of this very stack",
             "perf: no baseline for tpot_cpu[[]c=1]: ends NO_BASELINE; record with `pytest -m perf --perf-record`",
         ]
     )
@@ -107,4 +107,4 @@ def test_what_confounds_already_is_said_before_anything_is_measured(
     suite.runpytest_inprocess("--perf-only=gemm*", "--perf-record", "--perf-replicates=2")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     result = suite.runpytest_inprocess("--perf-only=gemm*", "--perf-replicates=2")
-    result.stdout.fnmatch_lines(["perf: 2 CONFOUNDED already by 0001_*.json: *env:OMP_NUM_THREADS: * -> 7*"])
+    result.stdout.fnmatch_lines(["perf: 2 CONFOUNDED already by cpu-*/0001_*.json: *env:OMP_NUM_THREADS: * -> 7*"])

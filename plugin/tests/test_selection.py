@@ -232,7 +232,7 @@ def test_auto_compares_with_the_stack_before_a_declared_change(
     run = ("-m", "perf", "--perf-baseline=auto")
     itself = pytester.runpytest_subprocess(*run)
     itself.assert_outcomes(passed=1)
-    itself.stdout.fnmatch_lines(["against 0002_*: the only one of this very stack"])
+    itself.stdout.fnmatch_lines(["against cpu-*/0002_*: the only one of this very stack"])
 
     changed = pytester.runpytest_subprocess(*run, "--perf-change=env:NCCL_PROTO")
     changed.assert_outcomes(failed=1)

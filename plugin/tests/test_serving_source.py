@@ -208,7 +208,7 @@ def test_restarts_make_servers_the_replicates(
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
-    monkeypatch.setattr(ProvenanceReader, "of_ranks", object())  # the real one starts a gang
+    monkeypatch.setattr(ProvenanceReader, "_of_ranks", object())  # the real one starts a gang
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("""
         import pytest

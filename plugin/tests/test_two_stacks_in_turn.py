@@ -112,7 +112,7 @@ class Host:
         self.hardware.watch = Watched
         sources = Sources(self.hardware, progress, lambda: 1.0, settings)
         stacks = (Stack(), candidate or Stack(python="/q"))
-        contrasts = Contrasts(stacks, settings, self.hardware, progress, self.announce, lambda: "cpu")
+        contrasts = Contrasts(stacks, settings, self.hardware, progress, self.announce)
         gangs: Any = self
         return TwoStacks(
             settings,

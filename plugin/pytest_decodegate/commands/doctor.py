@@ -24,19 +24,38 @@ _STREAMS = 128
 
 @dataclass(frozen=True, slots=True)
 class BaselinesHere:
-    """The baselines of this machine class in a folder; nothing is recorded into them. See forecast.StoredBaselines."""
+    """The baselines of a host and its parts; nothing is recorded into them. See forecast.StoredBaselines."""
 
     store: Store
-    machine_class: str
+    host: Fingerprint
     records: bool = False
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Machine classes of everything here that a metric may run on."""
+        return tuple(part.machine_class for part in self.host.parts)
 
     def stored(self) -> list[Baseline]:
         """All of them."""
-        return self.store.load_all(self.machine_class)
+        return [baseline for each in self.classes for baseline in self.store.load_all(each)]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The one that gates `metric`, with no declared change."""
-        return self.store.select(self.machine_class, provenance, frozenset(), metric)
+        from ..machine.classes import machine_class
+
+        return self.store.select(machine_class(provenance.machine), provenance, frozenset(), metric)
+
+    @property
+    def planned(self) -> dict[str, int]:
+        """Every metric that was recorded, with the GPUs that it uses."""
+        parts = ((part, self.store.load_all(part.machine_class)) for part in self.host.parts)
+        return {
+            name: len(part.gpus)
+            for part, baselines in parts
+            for baseline in baselines
+            if not baseline.published
+            for name in baseline.metrics
+        }
 
 
 def add(commands: Any) -> None:
@@ -70,9 +89,10 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
     yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
     yield from (_module(python, name) for name in ("torch", "vllm"))
     yield _client()
-    here = BaselinesHere(Store(baselines), fingerprint.machine_class)
-    files = here.store.files(here.machine_class)
-    yield f"baselines of this machine class: {', '.join(file.name for file in files) or 'none'}", bool(files)
+    here = BaselinesHere(Store(baselines), fingerprint)
+    files = [file for each in here.classes for file in here.store.files(each)]
+    names = ", ".join(f"{file.parent.name}/{file.name}" for file in files)
+    yield f"baselines of this machine and its parts: {names or 'none'}", bool(files)
     if files:
         yield from ((line, True) for line in _forecast(here, fingerprint, python))
 
@@ -83,13 +103,11 @@ def _forecast(here: BaselinesHere, fingerprint: Fingerprint, python: str) -> Ite
     from ..machine.gpu_memory import leftovers
     from ..machine.nvml import open_sensor
     from ..process.processes import family
-    from ..session.forecast import Planned, expected_provenance, forecast, in_the_way
+    from ..session.forecast import Planned, expected_of, forecast, in_the_way
 
     load = CpuLoad(family)
     load.start()
-    names = (name for baseline in here.stored() if not baseline.published for name in baseline.metrics)
-    plan = Planned(tuple(dict.fromkeys(names)))
-    yield from forecast(plan, here, lambda: expected_provenance(fingerprint, python))
+    yield from forecast(Planned(here.planned), here, expected_of(fingerprint, python))
     labels = {gpu.uuid: f"GPU {gpu.index}" for gpu in fingerprint.gpus}
     yield from in_the_way(leftovers(labels, open_sensor() if labels else None), load.since_start())
 

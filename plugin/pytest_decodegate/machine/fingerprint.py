@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import DecodegateError
 from ..metric import Json
+from .classes import machine_class
 from .gpus import Gpu, Survey
-from .host import Host, file_safe, read_host, short_cpu
+from .host import Host, read_host
 from .nvml import open_nvml
 from .provenance import Provenance, redact
 from .stack import REPORTED
@@ -23,27 +23,46 @@ from .topology import Topology, read_topology
 class Fingerprint:
     """A machine as seen by this process.
 
-    link: "NVLink", "PCIe-SYS" ..., None below two GPUs. no_gpu_reason: why `gpus` is empty, "" otherwise.
-    problems: what NVML refused to say, other than "not supported". topology: how the GPUs are connected.
+    no_gpu_reason: why `gpus` is empty, "" otherwise. problems: what NVML refused to say, other than "not supported".
+    topology: how the GPUs are connected. nodes: machines like this one that ranks are spread over.
     """
 
     host: Host
     gpus: tuple[Gpu, ...] = ()
-    link: str | None = None
     driver: str | None = None
     no_gpu_reason: str = ""
     problems: tuple[str, ...] = ()
-    topology: Topology = field(default_factory=lambda: Topology(None, {}))
+    topology: Topology = field(default_factory=Topology)
+    nodes: int = 1
+
+    @property
+    def link(self) -> str | None:
+        """The slowest link between two of the GPUs: "NVLink", "PCIe-SYS" ...; None below two GPUs."""
+        return self.topology.link
+
+    @property
+    def machine(self) -> dict[str, Json]:
+        """What must match between two runs; see `machine.provenance`."""
+        return {
+            "gpus": [{"name": gpu.sku, **gpu.machine} for gpu in self.gpus],
+            "link": self.link,
+            **self.host.machine,
+            **({"nodes": self.nodes} if self.nodes > 1 else {}),
+        }
 
     @property
     def machine_class(self) -> str:
-        """The folder of this machine's baselines: "NVIDIA-H200-x2-NVLink", or "cpu-Intel-Xeon-2c" without a GPU."""
-        if not self.gpus:
-            return f"cpu-{short_cpu(self.host.cpu)}-{self.host.cores}c"
+        """The class of the machine as a whole; a metric that uses a part of it has that part's."""
+        return machine_class(self.machine)
 
-        counts = Counter(gpu.sku for gpu in self.gpus)
-        names = [f"NVIDIA-{file_safe(sku)}-x{count}" for sku, count in sorted(counts.items())]
-        return "-".join([*names, self.link] if self.link else names)
+    def part(self, gpus: int) -> Fingerprint:
+        """The machine as work on its first `gpus` GPUs meets it, with the CPU around them; 0 is work on the CPU."""
+        return replace(self, gpus=self.gpus[:gpus], topology=self.topology.part(gpus))
+
+    @property
+    def parts(self) -> tuple[Fingerprint, ...]:
+        """Everything here that a metric may run on: one GPU, two, ... all of them, and the CPU by itself."""
+        return tuple(self.part(count) for count in (*range(1, len(self.gpus) + 1), 0))
 
 
 def machine(environ: Mapping[str, str] | None = None, nvml: Any = None, root: Path = Path("/")) -> Fingerprint:
@@ -74,11 +93,7 @@ def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], enviro
     """
     gpus = fingerprint.gpus
     return Provenance(
-        machine={
-            "gpus": [{"name": gpu.sku, **gpu.machine} for gpu in gpus],
-            "link": fingerprint.link,
-            **fingerprint.host.machine,
-        },
+        machine=fingerprint.machine,
         stack={
             **_installed_on_machine(fingerprint),
             **{name: value for name, value in stack_facts.items() if name not in REPORTED},
@@ -87,7 +102,7 @@ def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], enviro
         telemetry={
             # Cards of one SKU differ by 2-5 %, but a baseline tied to the card would end with the first repair.
             "gpus": [{"uuid": gpu.uuid, "bus_id": gpu.bus_id, "name": gpu.name, **gpu.telemetry} for gpu in gpus],
-            "topology": dict(fingerprint.topology.facts) or None,
+            "topology": fingerprint.topology.facts if gpus else None,
             "no_gpu_reason": fingerprint.no_gpu_reason or None,
             "nvml_problems": list(fingerprint.problems),
             **{name: stack_facts[name] for name in REPORTED if name in stack_facts},
@@ -104,7 +119,6 @@ def _survey(host: Host, nvml: Any, setting: str | None, root: Path) -> Fingerpri
     return Fingerprint(
         host,
         gpus=tuple(survey.describe(device) for device in seen),
-        link=survey.link(seen),
         driver=nvml.nvmlSystemGetDriverVersion(),
         no_gpu_reason="" if seen else survey.why_none(),
         problems=tuple(survey.problems),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,9 +14,6 @@ from .nvml import Query
 from .pcie import Slot, link, pci_address
 
 _COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""NVML_TOPOLOGY_* as nvidia-smi calls them: the nearest thing that two GPUs have in common."""
-
 _HIDE_THE_REST: Final = {"-1", "", "none", "void", "nodevfiles"}
 
 
@@ -163,18 +160,6 @@ class Survey:
             telemetry={name: fact.read(self.nvml, ask) for name, fact in _REPORTED.items()},
         )
 
-    def link(self, devices: Sequence[Device]) -> str | None:
-        """The class of the slowest pair: "NVLink" if all have it, else the longest way, "PCIe-SYS"; None for one."""
-        pairs = list(itertools.combinations(devices, 2))
-        if not pairs:
-            return None
-        if all(self._nvlinked(*pair) for pair in pairs):
-            return "NVLink"
-
-        ways = [self._query(first)("nvmlDeviceGetTopologyCommonAncestor", second.handle) for first, second in pairs]
-        longest = max((way for way in ways if way is not None), default=None)
-        return f"PCIe-{ANCESTORS.get(longest, longest)}" if longest is not None else "PCIe"
-
     def _find(self, token: str, setting: str) -> Device:
         if token.isdigit():
             found = [device for device in self.devices if device.index == int(token)]
@@ -212,13 +197,6 @@ class Survey:
                 break
 
         return active
-
-    def _nvlinked(self, first: Device, second: Device) -> bool:
-        status = self._query(first)("nvmlDeviceGetP2PStatus", second.handle, self.nvml.NVML_P2P_CAPS_INDEX_NVLINK)
-        if status is None:
-            return bool(self._active_nvlinks(first) and self._active_nvlinks(second))
-
-        return bool(status == self.nvml.NVML_P2P_STATUS_OK)
 
 
 def _bus_id(nvml: Any, handle: Any) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from ..metric import Json
-from .gpus import ANCESTORS, Device
+from .gpus import Device
 from .nvml import Query
 from .pcie import pci_address
+
+ANCESTORS: Final[Mapping[int, str]] = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML_TOPOLOGY_* as nvidia-smi calls them: the nearest thing that two GPUs have in common."""
 
 _READ: Final = 0
 """NVML_P2P_CAPS_INDEX_READ; the constant of nvidia-ml-py is a tuple by mistake."""
@@ -29,41 +32,94 @@ _P2P: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
-    """The connections of a machine's GPUs.
+class GpuPair:
+    """The way between two GPUs.
 
-    p2p: whether every GPU may read the memory of every other, "ok" or what NVML says instead; None where it is mute.
-
-    facts: of each GPU its links and the CPUs near it; of the pairs a description each, with the pairs that it fits.
+    ancestor: the nearest thing that they have in common, a key of ANCESTORS; None where NVML is mute. nvlinked: whether
+    they reach each other over NVLink. read, write: whether one may use the memory of the other, "ok" or what NVML says
+    instead. nvlinks: how many join them.
     """
 
-    p2p: str | None
-    facts: Mapping[str, Json]
+    ancestor: int | None
+    nvlinked: bool
+    read: str | None
+    write: str | None
+    nvlinks: int
+
+    def __str__(self) -> str:
+        access = f"read {self.read or 'unknown'}, write {self.write or 'unknown'}"
+        return f"{_way(self.ancestor) or 'unknown'}, {access}, {self.nvlinks} NVLinks"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The connections of a machine's GPUs, in the order of its fingerprint.
+
+    gpus: of each its number on the machine ("gpu"), its links and the CPUs near it. pairs: by the places of the two.
+    """
+
+    gpus: tuple[Mapping[str, Json], ...] = ()
+    pairs: Mapping[tuple[int, int], GpuPair] = field(default_factory=dict)
+
+    def part(self, count: int) -> Topology:
+        """The connections among the first `count` GPUs."""
+        pairs = {places: pair for places, pair in self.pairs.items() if max(places) < count}
+        return Topology(self.gpus[:count], pairs)
+
+    @property
+    def link(self) -> str | None:
+        """The class of the slowest pair: "NVLink" if all have it, else the longest way, "PCIe-SYS"; None for one."""
+        if not self.pairs:
+            return None
+
+        over_pcie = [pair.ancestor for pair in self.pairs.values() if not pair.nvlinked]
+        way = _way(max((ancestor for ancestor in over_pcie if ancestor is not None), default=None))
+        return f"PCIe{f'-{way}' if way else ''}" if over_pcie else "NVLink"
+
+    @property
+    def p2p(self) -> str | None:
+        """Whether each GPU may read the memory of each other, "ok" or what NVML says instead; None where it is mute."""
+        return "; ".join(sorted({pair.read for pair in self.pairs.values() if pair.read})) or None
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """What is known of each GPU, and a description of pairs with the pairs that it fits."""
+        fitting: dict[str, list[str]] = {}
+        for places, pair in self.pairs.items():
+            numbers = "-".join(str(self.gpus[place]["gpu"]) for place in places)
+            fitting.setdefault(str(pair), []).append(numbers)
+
+        pairs: dict[str, Json] = {
+            text: "all" if len(fitting) == 1 else " ".join(names) for text, names in fitting.items()
+        }
+        return {"gpus": [dict(gpu) for gpu in self.gpus], "pairs": pairs}
 
 
 def read_topology(nvml: Any, devices: Sequence[Device], problems: list[str], root: Path) -> Topology:
     """Ask NVML about each of `devices` and each pair, and `root`/sys for the CPUs that are near."""
-    links = {device.uuid: _links(nvml, device, problems) for device in devices}
-    reads: set[str | None] = set()
-    pairs: dict[str, list[str]] = {}
-    for first, second in itertools.combinations(devices, 2):
+    links = [_links(nvml, device, problems) for device in devices]
+    gpus = tuple(
+        {"gpu": device.index, **_near(device, root), **_lanes(mine)}
+        for device, mine in zip(devices, links, strict=True)
+    )
+    pairs: dict[tuple[int, int], GpuPair] = {}
+    for (place, first), (other, second) in itertools.combinations(enumerate(devices), 2):
         ask = Query(nvml, first.handle, f"GPU {first.index} and {second.index}", problems)
-        reads.add(read := _status(ask("nvmlDeviceGetP2PStatus", second.handle, _READ)))
-        write = _status(ask("nvmlDeviceGetP2PStatus", second.handle, nvml.NVML_P2P_CAPS_INDEX_WRITE))
-        count = _between(links[first.uuid], links[second.uuid], second.bus_id)
-        text = f"{_way(ask, second)}, read {read or 'unknown'}, write {write or 'unknown'}, {count} NVLinks"
-        pairs.setdefault(text, []).append(f"{first.index}-{second.index}")
+        over_nvlink = ask("nvmlDeviceGetP2PStatus", second.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        both_have_links = bool(links[place] and links[other])
+        pairs[place, other] = GpuPair(
+            ancestor=ask("nvmlDeviceGetTopologyCommonAncestor", second.handle),
+            nvlinked=both_have_links if over_nvlink is None else over_nvlink == nvml.NVML_P2P_STATUS_OK,
+            read=_status(ask("nvmlDeviceGetP2PStatus", second.handle, _READ)),
+            write=_status(ask("nvmlDeviceGetP2PStatus", second.handle, nvml.NVML_P2P_CAPS_INDEX_WRITE)),
+            nvlinks=_between(links[place], links[other], second.bus_id),
+        )
 
-    near: list[Json] = [
-        {"gpu": device.index, **_near(device, root), **_lanes(links[device.uuid])} for device in devices
-    ]
-    together: dict[str, Json] = {text: "all" if len(pairs) == 1 else " ".join(names) for text, names in pairs.items()}
-    return Topology("; ".join(sorted(filter(None, reads))) or None, {"gpus": near, "pairs": together})
+    return Topology(gpus, pairs)
 
 
-def _way(ask: Query, other: Device) -> str:
-    way = ask("nvmlDeviceGetTopologyCommonAncestor", other.handle)
-    return "unknown" if way is None else ANCESTORS.get(way, str(way))
+def _way(ancestor: int | None) -> str | None:
+    return None if ancestor is None else ANCESTORS.get(ancestor, str(ancestor))
 
 
 def _status(code: int | None) -> str | None:

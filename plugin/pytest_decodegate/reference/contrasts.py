@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Contrasts:
     """Base and candidate of a run, and what is known of their difference: read once for each world size.
 
-    announce: takes what is compared, once. machine_class: of this host.
+    announce: takes what is compared, once.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class Contrasts:
         hardware: Hardware,
         progress: Progress,
         announce: Callable[[object], None],
-        machine_class: Callable[[], str],
     ) -> None:
         self.stacks = stacks
         self.known: dict[int, Contrast] = {}
@@ -41,7 +40,6 @@ class Contrasts:
         self._hardware = hardware
         self._progress = progress
         self._announce = announce
-        self._machine_class = machine_class
 
     def __str__(self) -> str:
         return describe(self.stacks)
@@ -92,7 +90,7 @@ class Contrasts:
 
     def _announce_stacks(self, contrast: Contrast) -> None:
         base, candidate = map(str, self.stacks)
-        self._announce(Stacks(base, candidate, self._machine_class(), contrast))
+        self._announce(Stacks(base, candidate, self._hardware.fingerprint.machine_class, contrast))
 
     def _read(self, bench: PairBench) -> Contrast:
         read = partial(read_loaded, seconds=self._settings.start_seconds)

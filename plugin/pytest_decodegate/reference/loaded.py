@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..machine.classes import gpus_of_server
 from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED, agree, probe, variables
 from ..redaction import redact_value
 from ..resources.probe import probe_python
+from ..serving.command import gpus_of
 
 if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
     from ..measure.bench import Bench
-    from ..metric import Json
+    from ..metric import Json, Kind
     from ..resources.gangs import Gangs
     from ..resources.hardware import Hardware
     from ..serving.server import Server
@@ -64,28 +66,64 @@ def provenance_of(fingerprint: Fingerprint, stack: Stack, loaded: Loaded) -> Pro
 
 
 class ProvenanceReader:
-    """Machine and stack of whatever is measured in a session, each read when it is first wanted."""
+    """Machine and stack of whatever is measured in a session, each read when it is first wanted.
+
+    The machine is the part of this host that a metric runs on, so that a host with more GPUs finds the same baselines.
+    """
 
     def __init__(self, settings: Settings, hardware: Hardware, gangs: Gangs) -> None:
         self._settings = settings
         self._hardware = hardware
         self._gangs = gangs
 
-    @cached_property
-    def of_ranks(self) -> Provenance:
-        """What ranks of the stack under test really loaded; starts a gang of one rank if none is alive."""
-        loaded = read_loaded(self._gangs.bench_alive(), (), self._settings.start_seconds)
-        return provenance_of(self._hardware.fingerprint, self._settings.stack, loaded)
+    def of_ranks(self, kind: Kind, world_size: int | None = None) -> Provenance:
+        """What ranks of the stack under test really loaded, on what `world_size` of them use for a metric of `kind`.
 
-    @cached_property
-    def expected(self) -> Provenance:
-        """What any process of the stack under test loads on this host, a server of ours among them; starts no rank."""
-        stack = self._settings.stack
-        return provenance_of(self._hardware.fingerprint, stack, probe_loaded(stack))
+        Without a world size the whole host is meant. Starts a gang of one rank if none is alive.
+        """
+        return provenance_of(self._part(kind, world_size), self._settings.stack, self._of_ranks)
+
+    def expected(self, world_size: int | None = None) -> Provenance:
+        """What any process of the stack under test loads, on what `world_size` ranks use; starts no rank.
+
+        Without a world size it is a server of ours that is meant, before or after its start.
+        """
+        part = self._of_launched if world_size is None else self._part(None, world_size)
+        return provenance_of(part, self._settings.stack, self._probed)
 
     def of(self, server: Server) -> Provenance:
-        """Of a server: this Python's if it was launched, its own word if it was attached."""
-        return provenance(self._hardware.fingerprint, server.stack(), {}) if server.attached else self.expected
+        """Of a server, on the GPUs that it uses: this Python's if it was launched, its own word if it was attached."""
+        part = self._hardware.fingerprint.part(gpus_of_server(server.facts()) or self._all_gpus)
+        if server.attached:
+            return provenance(part, server.stack(), {})
+
+        return provenance_of(part, self._settings.stack, self._probed)
+
+    @cached_property
+    def _of_ranks(self) -> Loaded:
+        return read_loaded(self._gangs.bench_alive(), (), self._settings.start_seconds)
+
+    @cached_property
+    def _probed(self) -> Loaded:
+        return probe_loaded(self._settings.stack)
+
+    @property
+    def _all_gpus(self) -> int:
+        return len(self._hardware.fingerprint.gpus)
+
+    @property
+    def _of_launched(self) -> Fingerprint:
+        """What a server of ours will run on: the user's says so, the suite's own takes all GPUs."""
+        words = self._settings.serve
+        return self._hardware.fingerprint.part(self._all_gpus if words is None else gpus_of(words))
+
+    def _part(self, kind: Kind | None, world_size: int | None) -> Fingerprint:
+        """A GPU for each rank of this node; the CPU for a metric of the CPU."""
+        if kind == "cpu":
+            return self._hardware.fingerprint.part(0)
+
+        ranks_here = self._all_gpus if world_size is None else world_size // self._gangs.nodes
+        return self._hardware.fingerprint.part(ranks_here)
 
 
 def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ..baseline.selection import Selection, contrast
 from ..baseline.store import Store, one_session
 from ..errors import BadInput
 from ..gate.verdict import Judgement, Verdict
+from ..machine.classes import machine_class
 from ..machine.provenance import Difference, Provenance
 from ..machine.stack import stack_label
 from ..report.benchmark import share
@@ -21,24 +23,28 @@ if TYPE_CHECKING:
     import pytest
 
     from ..baseline.schema import Baseline
+    from ..machine.fingerprint import Fingerprint
     from ..metric import Measurement
     from ..settings.settings import Settings
 
 
 class Recorder:
-    """The baselines of one machine class in one session of recording or gating; `tell` shows a line to the user."""
+    """The stored baselines in one session of recording or gating, each of the class of what its metric runs on.
+
+    host: the whole machine, parts of which metrics run on. tell: shows a line to the user.
+    """
 
     def __init__(
         self,
         config: pytest.Config,
         settings: Settings,
-        machine_class: str,
+        host: Fingerprint,
         session_id: str,
         tell: Callable[[str], None],
     ) -> None:
         self._config = config
         self._settings = settings
-        self._machine_class = machine_class
+        self._host = host
         self._session_id = session_id
         self._tell = tell
         self._store = Store(settings.baselines)
@@ -50,15 +56,17 @@ class Recorder:
             self._check_folder()
 
     def _check_folder(self) -> None:
-        folder = self._store.folder(self._machine_class)
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not os.access(there, os.W_OK) or not there.is_dir():
-            raise BadInput(f"{folder}: cannot be recorded into, because {there} is not a folder that can be written")
+        for folder in map(self._store.folder, self.classes):
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+            if not os.access(there, os.W_OK) or not there.is_dir():
+                raise BadInput(
+                    f"{folder}: cannot be recorded into, because {there} is not a folder that can be written"
+                )
 
-    @property
-    def machine_class(self) -> str:
-        """The class of this machine, whose baselines these are."""
-        return self._machine_class
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Machine classes of everything here that a metric may run on."""
+        return tuple(part.machine_class for part in self._host.parts)
 
     @property
     def records(self) -> bool:
@@ -66,23 +74,24 @@ class Recorder:
         return self._settings.record != "off"
 
     def stored(self) -> list[Baseline]:
-        """What may be compared with: the file that the user names, else all of this machine class."""
+        """What may be compared with: the file that the user names, else all of these classes."""
         if self._settings.baseline is not None:
             return [load(self._settings.baseline)]
 
-        return self._store.load_all(self._machine_class)
+        return [baseline for each in self.classes for baseline in self._store.load_all(each)]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
-        """The stored baseline that `metric` is gated against."""
+        """The stored baseline that `metric` is gated against, where it runs on the machine of `provenance`."""
         settings = self._settings
+        own_class = machine_class(provenance.machine)
         if settings.baseline is None:
-            return self._store.select(self._machine_class, provenance, settings.change, metric)
+            return self._store.select(own_class, provenance, settings.change, metric)
 
         baseline = load(settings.baseline)
         found = contrast(baseline, provenance, settings.change, metric)
         another: tuple[Difference, ...] = ()
-        if baseline.machine_class != self._machine_class:
-            another = (Difference("machine_class", baseline.machine_class, self._machine_class, declarable=False),)
+        if baseline.machine_class != own_class:
+            another = (Difference("machine_class", baseline.machine_class, own_class, declarable=False),)
 
         return replace(
             found,
@@ -104,7 +113,8 @@ class Recorder:
         missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
         if self._settings.record == "all" or (self._settings.record == "missing" and missing):
             label = stack_label(provenance.stack)
-            return self._store.record(provenance, self._machine_class, label, measurement, self._session_id)
+            own_class = machine_class(provenance.machine)
+            return self._store.record(provenance, own_class, label, measurement, self._session_id)
 
         return None
 

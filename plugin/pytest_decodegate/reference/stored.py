@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredReference:
-    """The baselines of this machine class. leftovers: notes on who held memory before the run, for every verdict."""
+    """The stored baselines of what each metric runs on.
+
+    leftovers: notes on who held memory before the run, for every verdict.
+    """
 
     settings: Settings
     recorder: Recorder
@@ -43,7 +46,12 @@ class StoredReference:
         """See Reference: on as many fresh gangs as the verdict needs."""
         bench = self.gangs.bench(work.world_size)
         with self.sources.gangs(work.metric.name, bench, work.workload, work.params, work.plan) as source:
-            return self._judged(work.metric, source, lambda: self.provenances.of_ranks, work.world_size)
+            return self._judged(
+                work.metric,
+                source,
+                lambda: self.provenances.of_ranks(work.metric.kind, work.world_size),
+                work.world_size,
+            )
 
     def measure_tpot(self, work: ServerWork) -> Judged:
         """See Reference: windows on the server, or on a start for each with --perf-server-restarts."""
@@ -70,7 +78,7 @@ class StoredReference:
 
     def measure_source(self, metric: Metric, source: Source, provenance: Callable[[], Provenance] | None) -> Judged:
         """See Reference."""
-        return self._judged(metric, source, provenance or (lambda: self.provenances.of_ranks))
+        return self._judged(metric, source, provenance or (lambda: self.provenances.of_ranks(metric.kind)))
 
     def server(self, test: str) -> Server:
         """See Reference."""

@@ -87,7 +87,8 @@ def _beside(summary: Summary, *, verbose: bool) -> Iterator[str]:
 def chosen(results: Sequence[Result]) -> list[str]:
     """Each baseline in use with the reason why it was chosen, once: "against 0001_x.json: the only one ..."."""
     bases = (result.judgement.basis for result in results)
-    lines = (f"against {basis.baseline.name}: {'; '.join(basis.choice)}" for basis in bases if basis.baseline)
+    compared = ((basis.baseline, "; ".join(basis.choice)) for basis in bases if basis.baseline)
+    lines = (f"against {file.parent.name}/{file.name}: {choice}" for file, choice in compared)
     return list(dict.fromkeys(lines))
 
 

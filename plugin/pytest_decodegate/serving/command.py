@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,23 @@ class UsersCommand:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise BadInput(f"--perf-serve: {message}")
+
+
+_DEGREES = (
+    ("-tp", "--tensor-parallel-size"),
+    ("-pp", "--pipeline-parallel-size"),
+    ("-dp", "--data-parallel-size"),
+)
+
+
+def gpus_of(words: Sequence[str]) -> int:
+    """GPUs that vLLM uses with the command line `words`: its ranks, one unless flags say otherwise."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for short, long in _DEGREES:
+        parser.add_argument(short, long, long.replace("-", "_").replace("__", "--", 1), type=int, default=1)
+
+    degrees = vars(parser.parse_known_args(list(words))[0])
+    return math.prod(degrees.values())
 
 
 def _means(word: str, flag: str) -> bool:

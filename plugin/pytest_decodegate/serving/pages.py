@@ -29,6 +29,7 @@ _MOST_DIGITS = 15
 _SGLANG: Final[Mapping[str, str]] = {
     "version": "version",
     "tensor_parallel": "tp_size",
+    "pipeline_parallel": "pp_size",
     "max_model_len": "context_length",
     "dtype": "dtype",
     "quantization": "quantization",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..baseline.durations import seconds_by_metric
 from ..errors import BadInput
@@ -14,6 +15,8 @@ from ..settings.markers import declared_metrics
 from ..settings.stack import Stack
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from ..baseline.schema import Baseline
@@ -28,9 +31,12 @@ MOST_NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The metrics of the selected tests, as far as they declare them. undeclared: tests that do not."""
+    """The metrics of the selected tests, as far as they declare them. undeclared: tests that do not.
 
-    metrics: tuple[str, ...]
+    metrics: by name the world size of each, None for a metric of the server.
+    """
+
+    metrics: Mapping[str, int | None]
     undeclared: int = 0
 
     def __str__(self) -> str:
@@ -45,10 +51,15 @@ def planned(items: Iterable[pytest.Item], *, stand_in: bool, most_ranks: int) ->
     and does not count.
     """
     perf_items = (item for item in items if item.get_closest_marker("perf"))
-    declared = [declared_metrics(item) for item in perf_items if _world_size(item) <= most_ranks]
-    names = (found.stand_in if stand_in else found.metric for found in declared)
-    metrics = tuple(dict.fromkeys(name for name in names if name is not None))
-    return Planned(metrics, sum(not found.names for found in declared))
+    possible = [item for item in perf_items if _world_size(item) <= most_ranks]
+    metrics: dict[str, int | None] = {}
+    for item in possible:
+        declared = declared_metrics(item)
+        name = declared.stand_in if stand_in else declared.metric
+        if name is not None:
+            metrics[name] = None if "server" in getattr(item, "fixturenames", ()) else _world_size(item)
+
+    return Planned(metrics, sum(not declared_metrics(item).names for item in possible))
 
 
 def _world_size(item: pytest.Item) -> int:
@@ -56,17 +67,12 @@ def _world_size(item: pytest.Item) -> int:
     return int(callspec.params.get("world_size", 1)) if callspec else 1
 
 
-def expected_provenance(fingerprint: Fingerprint, python: str) -> Provenance:
-    """What `python` as it is would load on the machine of `fingerprint`; raises BadInput if it cannot run ranks."""
-    return provenance_of(fingerprint, Stack(), probe_loaded(Stack(), python=python))
-
-
 class StoredBaselines(Protocol):
     """What a run may be compared with."""
 
     @property
-    def machine_class(self) -> str:
-        """The class of this machine, whose baselines these are."""
+    def classes(self) -> Sequence[str]:
+        """Machine classes of everything here that a metric may run on."""
 
     @property
     def records(self) -> bool:
@@ -79,18 +85,32 @@ class StoredBaselines(Protocol):
         """The one that gates `metric` on that machine and stack."""
 
 
-def forecast(plan: Planned, baselines: StoredBaselines, expected: Callable[[], Provenance]) -> Iterator[str]:
-    """Lines of text. expected: reads what ranks would load, if there is something that it can be compared with.
+Expected: TypeAlias = Callable[[int | None], "Provenance"]
+"""Reads what so many ranks would load, None: a server; on the part of the machine that they would use."""
+
+
+def expected_of(host: Fingerprint, python: str) -> Expected:
+    """What `python` as it is would load on parts of `host`; the reader raises BadInput if it cannot run ranks."""
+    loaded = cache(lambda: probe_loaded(Stack(), python=python))
+
+    def expected(world_size: int | None) -> Provenance:
+        return provenance_of(host if world_size is None else host.part(world_size), Stack(), loaded())
+
+    return expected
+
+
+def forecast(plan: Planned, baselines: StoredBaselines, expected: Expected) -> Iterator[str]:
+    """Lines of text. expected: asked if there is something that its answer can be compared with.
 
     What it cannot read is said, with its BadInput, and hinders nobody.
     """
     known = baselines.stored()
     yield f"{plan}{_duration(plan.metrics, seconds_by_metric(known))}"
     if not known:
-        yield f"nothing is stored for machine class {baselines.machine_class}: every metric {_without(baselines)}"
+        yield f"nothing is stored for machine class {_named(baselines.classes)}: every metric {_without(baselines)}"
     elif plan.metrics:
         try:
-            yield from _choices(plan, baselines, expected())
+            yield from _choices(plan, baselines, expected)
         except BadInput as error:
             yield f"which baselines gate is not known yet: {error}"
 
@@ -102,7 +122,7 @@ def in_the_way(leftovers: Sequence[Finding], cores: OtherUse | None) -> Iterator
         yield cores.note.replace("while this was measured", "just now")
 
 
-def _duration(metrics: Sequence[str], seconds: Mapping[str, float]) -> str:
+def _duration(metrics: Collection[str], seconds: Mapping[str, float]) -> str:
     """How long they took when they were recorded here; those that are not known count like the median of the others."""
     known = [seconds[name] for name in metrics if name in seconds]
     if not known:
@@ -112,13 +132,14 @@ def _duration(metrics: Sequence[str], seconds: Mapping[str, float]) -> str:
     return f", about {max(1, round(total / 60))} min by the times at which they were recorded"
 
 
-def _choices(plan: Planned, baselines: StoredBaselines, expected: Provenance) -> Iterator[str]:
+def _choices(plan: Planned, baselines: StoredBaselines, expected: Expected) -> Iterator[str]:
     """Which file gates which metrics, what confounds them already, and what has no baseline."""
-    selected = {name: baselines.select(name, expected) for name in plan.metrics}
-    by_file: dict[str, list[str]] = {}
+    sides = {size: expected(size) for size in set(plan.metrics.values())}
+    selected = {name: baselines.select(name, sides[size]) for name, size in plan.metrics.items()}
+    by_file: dict[Path, list[str]] = {}
     for name, selection in selected.items():
         if selection.baseline is not None and name in selection.baseline.metrics:
-            by_file.setdefault(selection.baseline.path.name, []).append(name)
+            by_file.setdefault(selection.baseline.path, []).append(name)
 
     for file, names in by_file.items():
         yield from _of_file(file, names, selected[names[0]])
@@ -128,7 +149,8 @@ def _choices(plan: Planned, baselines: StoredBaselines, expected: Provenance) ->
         yield f"no baseline for {_named(missing)}: {_without(baselines)}"
 
 
-def _of_file(file: str, names: Sequence[str], selection: Selection) -> Iterator[str]:
+def _of_file(path: Path, names: Sequence[str], selection: Selection) -> Iterator[str]:
+    file = f"{path.parent.name}/{path.name}"
     why = f": {selection.choice[0]}" if selection.choice else ""
     if selection.undeclared:
         yield f"{len(names)} CONFOUNDED already by {file}: {'; '.join(map(str, selection.undeclared))}"

@@ -101,7 +101,7 @@ class SessionHooks:
 
             own, results = self._session, self._session.results
             launches = results.launches.lines()
-            summary = terminal.Summary(results.all, own.machine_class, results.problem, launches)
+            summary = terminal.Summary(results.all, own.hardware.fingerprint.machine_class, results.problem, launches)
             terminal.write_summary(terminalreporter, summary)
 
     def pytest_enter_pdb(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,12 +78,6 @@ class PerfSession:
         """Seconds for a call on the ranks, now: --perf-deadline, or less if another timeout would end the test."""
         return timeouts.deadline(self._item, self._item_started, self.settings.deadline_seconds)
 
-    @property
-    def machine_class(self) -> str:
-        """The folder of the baselines; several nodes are a class of their own."""
-        nodes = self.settings.nodes
-        return self.hardware.fingerprint.machine_class + (f"-{len(nodes.start)}nodes" if nodes else "")
-
     @cached_property
     def gangs(self) -> Gangs:
         """The gangs of ranks; none runs yet."""
@@ -98,7 +93,7 @@ class PerfSession:
             self.settings,
             self.hardware,
             self.progress,
-            before_start=lambda: self.provenances.expected,
+            before_start=lambda: self.provenances.expected(),
             folder=self._folder,
         )
 
@@ -154,10 +149,10 @@ class PerfSession:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The stored baselines of this machine class."""
+        """The stored baselines of whatever a metric may run on here."""
         from ..reference.recorder import Recorder
 
-        return Recorder(self.config, self.settings, self.machine_class, self.id, self.progress.say)
+        return Recorder(self.config, self.settings, self.hardware.fingerprint, self.id, self.progress.say)
 
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
@@ -172,11 +167,11 @@ class PerfSession:
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         return [*forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
 
-    def _expected(self) -> Provenance:
+    def _expected(self, world_size: int | None) -> Provenance:
         if self.settings.server:
             raise BadInput("the server under test has not been asked yet what it runs")
 
-        return self.provenances.expected
+        return self.provenances.expected(world_size)
 
     def _stored(self) -> Reference:
         from ..reference.canary import Canary
@@ -202,9 +197,7 @@ class PerfSession:
 
         base, candidate = self.settings.base, self.settings.stack
         assert base is not None
-        contrasts = Contrasts(
-            (base, candidate), self.settings, self.hardware, self.progress, self.announce, lambda: self.machine_class
-        )
+        contrasts = Contrasts((base, candidate), self.settings, self.hardware, self.progress, self.announce)
         ranks = RanksInTurn(self.settings, self.hardware, self.gangs, self.sources, self.progress, contrasts)
         attached = None
         if base.server and candidate.server:
@@ -238,7 +231,8 @@ class PerfSession:
     def _machine(self) -> Fingerprint:
         from ..machine.fingerprint import machine
 
-        return machine()
+        nodes = self.settings.nodes
+        return replace(machine(), nodes=len(nodes.start) if nodes else 1)
 
     def _folder(self, name: str) -> Path:
         """A fresh folder under pytest's own temporary folder, kept for as many runs as pytest keeps."""
