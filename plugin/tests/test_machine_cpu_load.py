@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from children import killed_after
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.cause import Cause
+from pytest_decodegate.gate.evidence.validity import broken_rules
 from pytest_decodegate.machine.cpu_load import (
     CpuLoad,
     OtherUse,
@@ -26,6 +30,7 @@ from pytest_decodegate.machine.cpu_load import (
     read,
 )
 from pytest_decodegate.machine.watch import Watch
+from pytest_decodegate.metric import Measurement, Metric, Replicate
 from pytest_decodegate.process.processes import family
 
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -93,14 +98,15 @@ def test_what_is_no_process_is_none_and_no_error(text: str) -> None:
 
 
 def test_the_cores_of_this_process_are_read_and_what_is_gone_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text(STAT)
+    proc = tmp_path / "proc"
     for pid in (5, 6):
-        (tmp_path / str(pid)).mkdir()
+        (proc / str(pid)).mkdir(parents=True)
 
-    (tmp_path / "5" / "stat").write_text(stat_line(5, "ffmpeg", own=3 * HERTZ))
-    (tmp_path / "6" / "stat").write_text("")
-    found = read(tmp_path, cores={0, 1})
-    assert (found.cores, found.stalled_s) == (2, None)
+    (proc / "stat").write_text(STAT)
+    (proc / "5" / "stat").write_text(stat_line(5, "ffmpeg", own=3 * HERTZ))
+    (proc / "6" / "stat").write_text("")
+    found = read(proc, own={5}, cores={0, 1})
+    assert (found.cores, found.stalled_s, found.waits, found.throttled_s) == (2, None, {}, None)
     assert found.busy_s == pytest.approx(361 / HERTZ)
     assert {pid: one.own_s for pid, one in found.processes.items()} == {5: 3.0}
 
@@ -118,7 +124,23 @@ def test_others_are_all_that_was_busy_less_our_own_and_the_busiest_is_named() ->
         "most": "ffmpeg (pid 2)",
         "most_cores": 1.2,
         "stalled_share": 0.5,
+        "waited_by": None,
+        "waited_share": None,
+        "throttled_share": None,
     }
+
+
+def test_who_of_ours_waited_and_what_the_quota_took_are_shares_of_the_time() -> None:
+    before = replace(reading(0.0, 0.0, process(1, 0.0)), waits={(1, 1): 2.0, (1, 9): 7.0}, throttled_s=1.0)
+    after = replace(reading(10.0, 9.0, process(1, 5.0, "rank")), waits={(1, 1): 5.0, (1, 9): 7.5}, throttled_s=2.5)
+    found = other_use(before, after, own={1})
+    assert found is not None
+    assert (found.waited, found.throttled) == (("rank (pid 1)", 0.3), 0.15)
+    assert (found.facts["waited_by"], found.facts["waited_share"], found.facts["throttled_share"]) == (
+        "rank (pid 1)",
+        0.3,
+        0.15,
+    )
 
 
 def test_children_of_ours_that_ended_meanwhile_were_ours() -> None:
@@ -147,6 +169,9 @@ def test_next_to_nothing_is_not_worth_a_note() -> None:
     found = other_use(reading(0.0, 0.0), reading(10.0, 0.9, process(2, 0.9)), own=())
     assert found is not None
     assert found.note is None
+    many = replace(reading(10.0, 25.0, process(2, 25.0)), cores=64)
+    assert (busy := other_use(reading(0.0, 0.0), many, own=())) is not None
+    assert busy.note is None, "2.5 of 64 cores"
 
 
 def test_no_time_or_no_cores_say_nothing() -> None:
@@ -184,6 +209,50 @@ def test_a_busy_process_is_told_from_ours_and_its_name_stands_beside_the_verdict
     (note,) = telemetry.notes
     assert note.startswith(f"other processes used {theirs.others:.1f} of ")
     assert "; load average " in note
+
+
+SPIN = "print('ready', flush=True)\nwhile True: pass"
+
+
+@contextmanager
+def spinning(core: int) -> Iterator[int]:
+    """The pid of a process that spins on one core."""
+    with subprocess.Popen([sys.executable, "-S", "-c", SPIN], stdout=subprocess.PIPE) as process, killed_after(process):
+        os.sched_setaffinity(process.pid, {core})
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.5], ids=["before", "half-way"])
+def test_a_stranger_on_the_core_of_a_rank_is_found_and_named(after_seconds: float) -> None:
+    """Both are held on one core, so that the rank must wait, whatever else this machine does."""
+    core = min(os.sched_getaffinity(0))
+    with spinning(core) as rank:
+        load = CpuLoad(lambda: {rank})
+        load.start()
+        time.sleep(after_seconds)
+        with spinning(core) as stranger:
+            until, deadline = time_of(stranger) + 0.5, time.monotonic() + SLOW_SECONDS
+            while time_of(stranger) < until and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+            load.stop()
+
+    use = load.use()
+    assert use is not None
+    if not Path(f"/proc/{os.getpid()}/schedstat").exists():
+        pytest.skip("this kernel counts no waits (CONFIG_SCHEDSTATS)")
+
+    assert use.waited is not None
+    assert use.waited[0].endswith(f"(pid {rank})")
+    metric = Metric("allreduce_gloo[world=2]", "s", "collective", 0.5, {"clock": "perf_counter"})
+    replicates = tuple(Replicate(tuple(1 + i / 100 for i in range(10))) for _ in range(2))
+    (reason,) = broken_rules(Measurement(metric, replicates, "gang", {"telemetry": [{"cpu": use.facts}]}))
+    assert reason.cause is Cause.BUSY_CORES
+    assert reason.startswith(use.waited[0])
+    assert "waited for a core" in reason
+    assert "most: " in reason
 
 
 def time_of(pid: int) -> float:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.evidence.validity import broken_rules, drift_between, trend
+from pytest_decodegate.cause import Cause
+from pytest_decodegate.gate.evidence.validity import broken_rules, drift_between, host_timed, trend
 from pytest_decodegate.metric import Json, Kind, Level, Measurement, Metric, Replicate
+from pytest_decodegate.workloads.versions import CLIENT_CLOCK, CLOCKS, clock_fields
 
 STEADY = tuple(1e-5 * (1 + 0.001 * (index % 7)) for index in range(60))
 DRIFTING = tuple(1e-5 * (1 + 0.004 * index) for index in range(60))
@@ -111,6 +114,12 @@ def on_cores(contract: dict[str, Json], *others: float) -> Measurement:
     return Measurement(metric, (Replicate(STEADY), Replicate(STEADY)), "window", {"telemetry": looks})
 
 
+def seen_on_cores(contract: dict[str, Json], **cpu: Json) -> Measurement:
+    """A measurement with one look at two cores."""
+    look: dict[str, Json] = {"cores": 2, "others_cores": 0.0, "most": "ffmpeg (pid 11)", **cpu}
+    return replace(on_cores(contract), facts={"telemetry": [{"cpu": look}]})
+
+
 @pytest.mark.parametrize("contract", [CLIENT, GLOO])
 def test_processes_that_wait_for_each_other_on_busy_cores_are_not_judged(contract: dict[str, Json]) -> None:
     (reason,) = broken_rules(on_cores(contract, 0.1, 1.4))
@@ -123,8 +132,46 @@ def test_processes_that_wait_for_each_other_on_busy_cores_are_not_judged(contrac
 
 @pytest.mark.parametrize(
     ("contract", "others"),
-    [(CLIENT, 0.3), (GLOO, 0.3), ({"clock": "process_time"}, 1.9), ({"clock": "perf_counter"}, 1.9)],
+    [
+        (CLIENT, 0.3),
+        (GLOO, 0.3),
+        ({"clock": "process_time"}, 1.9),
+        ({"clock": "cuda_event", "mode": "graph"}, 1.9),
+    ],
 )
-def test_quiet_cores_and_what_needs_no_second_process_are_judged(contract: dict[str, Json], others: float) -> None:
+def test_quiet_cores_and_what_does_not_wait_for_one_are_judged(contract: dict[str, Json], others: float) -> None:
     assert broken_rules(on_cores(contract, others)) == ()
     assert broken_rules(on_cores(contract)) == ()
+
+
+EAGER: dict[str, Json] = {"clock": "cuda_event", "mode": "eager"}
+
+
+@pytest.mark.parametrize("contract", [CLIENT, GLOO, EAGER])
+@pytest.mark.parametrize(
+    ("others", "waited", "broken"),
+    [(0.9, 0.31, True), (0.9, 0.04, False), (0.04, 0.6, False), (1.9, None, True), (0.3, None, False)],
+    ids=["waited for others", "hardly waited", "waited for each other", "not counted, many", "not counted, few"],
+)
+def test_who_waits_for_others_is_not_judged_where_the_host_is_timed(
+    contract: dict[str, Json], others: float, waited: float | None, broken: bool
+) -> None:
+    found = broken_rules(seen_on_cores(contract, others_cores=others, waited_by="python (pid 3)", waited_share=waited))
+    assert [each.cause for each in found] == [Cause.BUSY_CORES] * broken
+    if broken and waited:
+        assert found[0] == (
+            "python (pid 3) waited for a core 31% of the time while other processes used 0.9 of 2 cores, most: ffmpeg "
+            "(pid 11); stop them and measure again"
+        )
+
+
+def test_a_quota_that_holds_the_measurement_back_is_named() -> None:
+    assert broken_rules(seen_on_cores(GLOO, waited_share=0.0, throttled_share=0.01)) == ()
+    (found,) = broken_rules(seen_on_cores(GLOO, waited_share=0.0, throttled_share=0.4))
+    assert found == "the CPU quota of this container held processes back 40% of the time; raise it and measure again"
+    assert broken_rules(seen_on_cores({"clock": "cuda_event", "mode": "graph"}, throttled_share=0.4)) == ()
+
+
+def test_the_clocks_of_the_host_are_those_that_contracts_name() -> None:
+    assert host_timed(clock_fields(CLIENT_CLOCK))
+    assert {clock for clock in CLOCKS if host_timed({"clock": clock})} == {CLIENT_CLOCK, "perf_counter"}

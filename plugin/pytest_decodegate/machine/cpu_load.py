@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..metric import Json
+from .core_waits import Waits, longest_wait, read_waits, throttled_s
 
-NOTED_CORES = 0.1
-"""Cores in use by others below which nobody needs to hear of them: a quiet desktop's."""
+NOTED_SHARE = 0.05
+"""Of the cores, in use by others, below which nobody needs to hear of them: a quiet desktop's."""
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _CPU = re.compile(r"^cpu(\d+) ([\d ]+)$", re.MULTILINE)
@@ -38,7 +39,8 @@ class ProcessTime:
 class Reading:
     """The cores at one moment. busy_s: CPU seconds of all processes on the cores of `cores` since boot.
 
-    stalled_s: seconds in which some process waited for a core, None where the kernel does not say.
+    stalled_s: seconds in which some process waited for a core, None where the kernel does not say. waits: of the
+    measurement's own threads. throttled_s: for which a quota held this container back, None without one.
     """
 
     at_s: float
@@ -46,6 +48,8 @@ class Reading:
     busy_s: float
     stalled_s: float | None
     processes: Mapping[int, ProcessTime]
+    waits: Waits = field(default_factory=dict)
+    throttled_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class OtherUse:
 
     most: the busiest of them as text, "ffmpeg (pid 4711)", with the cores that it used; None if none is seen, as those
     outside a container are not. stalled: share of the time in which some process, ours included, waited for a core.
+    waited: the process of ours with the thread that waited most for a core, and its share of the time; None where the
+    kernel does not count. throttled: share of the time for which a quota held ours back, None without one.
     """
 
     cores: int
@@ -61,11 +67,13 @@ class OtherUse:
     own: float
     most: tuple[str, float] | None
     stalled: float | None
+    waited: tuple[str, float] | None = None
+    throttled: float | None = None
 
     @property
     def note(self) -> str | None:
         """The sentence beside a verdict; None where the others did next to nothing."""
-        if self.others < NOTED_CORES:
+        if self.others < NOTED_SHARE * self.cores:
             return None
 
         most = f", most: {self.most[0]}, {self.most[1]:.1f}" if self.most else "; none of them can be seen from here"
@@ -75,6 +83,7 @@ class OtherUse:
     def facts(self) -> dict[str, Json]:
         """The same for the baseline and the report."""
         name, used = self.most or (None, None)
+        waited_by, waited = self.waited or (None, None)
         return {
             "cores": self.cores,
             "others_cores": round(self.others, 3),
@@ -82,6 +91,9 @@ class OtherUse:
             "most": name,
             "most_cores": None if used is None else round(used, 3),
             "stalled_share": None if self.stalled is None else round(self.stalled, 4),
+            "waited_by": waited_by,
+            "waited_share": None if waited is None else round(waited, 4),
+            "throttled_share": None if self.throttled is None else round(self.throttled, 4),
         }
 
 
@@ -95,12 +107,12 @@ class CpuLoad:
     def start(self) -> None:
         """Read the cores before."""
         self._own = frozenset(self._own_pids())
-        self._before = self._after = read(self._proc)
+        self._before = self._after = read(self._proc, self._own)
 
     def stop(self) -> None:
         """Read the cores after."""
-        self._after = read(self._proc)
         self._own |= frozenset(self._own_pids())
+        self._after = read(self._proc, self._own)
 
     def since_start(self) -> OtherUse | None:
         """What the others did since `start`; None where /proc does not tell."""
@@ -112,8 +124,11 @@ class CpuLoad:
         return other_use(self._before, self._after, self._own)
 
 
-def read(proc: Path = Path("/proc"), cores: Collection[int] | None = None) -> Reading:
-    """Read the cores numbered `cores`, those that this process may run on by default, and all visible processes."""
+def read(proc: Path = Path("/proc"), own: Collection[int] = (), cores: Collection[int] | None = None) -> Reading:
+    """Read the cores numbered `cores`, those that this process may run on by default, and all visible processes.
+
+    own: pids of the measurement, whose threads' waits are read.
+    """
     cores = os.sched_getaffinity(0) if cores is None else cores
     busy = parse_busy(_text(proc / "stat"))
     seen = (parse_process(_text(stat)) for stat in proc.glob("[0-9]*/stat"))
@@ -123,6 +138,8 @@ def read(proc: Path = Path("/proc"), cores: Collection[int] | None = None) -> Re
         busy_s=sum(seconds for core, seconds in busy.items() if core in cores),
         stalled_s=parse_stalled(_text(proc / "pressure" / "cpu")),
         processes={process.pid: process for process in seen if process is not None},
+        waits=read_waits(own, proc),
+        throttled_s=throttled_s(proc.parent),
     )
 
 
@@ -178,17 +195,29 @@ def other_use(before: Reading, after: Reading, own: Collection[int]) -> OtherUse
     busy = after.busy_s - before.busy_s
     spent = {process: _spent(before, process) for process in after.processes.values() if process.pid not in own}
     most = max(spent, key=lambda process: spent[process], default=None)
-    stalled = None
-    if before.stalled_s is not None and after.stalled_s is not None:
-        stalled = min(1.0, max(0.0, (after.stalled_s - before.stalled_s) / seconds))
-
+    waited = longest_wait(before.waits, after.waits)
     return OtherUse(
         cores=after.cores,
         others=max(0.0, busy - mine) / seconds,
         own=max(0.0, mine) / seconds,
-        most=(f"{most.name} (pid {most.pid})", spent[most] / seconds) if most and spent[most] > 0 else None,
-        stalled=stalled,
+        most=(_named(after, most.pid), spent[most] / seconds) if most and spent[most] > 0 else None,
+        stalled=_share(before.stalled_s, after.stalled_s, seconds),
+        waited=(_named(after, waited[0]), min(1.0, waited[1] / seconds)) if waited else None,
+        throttled=_share(before.throttled_s, after.throttled_s, seconds),
     )
+
+
+def _share(before: float | None, after: float | None, seconds: float) -> float | None:
+    """The part of `seconds` by which a count went up, 0 to 1; None where it was not kept."""
+    if before is None or after is None:
+        return None
+
+    return min(1.0, max(0.0, (after - before) / seconds))
+
+
+def _named(reading: Reading, pid: int) -> str:
+    process = reading.processes.get(pid)
+    return f"{process.name if process else 'unknown'} (pid {pid})"
 
 
 def _total(reading: Reading, pids: Collection[int]) -> float:

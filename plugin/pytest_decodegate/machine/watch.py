@@ -122,8 +122,8 @@ class Watch:
 
     own_pids: pids that belong to the measurement (see `processes.family`; an attached server's belong to it too), asked
     at each look that meets a process. sensor: None on a machine without GPUs, where only the host's load is reported.
-    slots: where the cards sit, by UUID, as far as it is known. cpu: for a measurement on the CPU, reads who else uses
-    the cores.
+    slots: where the cards sit, by UUID, as far as it is known. cpu: reads who else uses the
+    cores.
     The first look is taken before the block, so that a process already there is seen in the shortest measurement.
     """
 

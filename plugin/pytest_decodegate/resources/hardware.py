@@ -81,9 +81,8 @@ class Hardware:
         from ..machine.cpu_load import CpuLoad
         from ..machine.watch import Watch
 
-        on_cpu = not self.has_gpu and own_pids is not _Everyone  # where all are ours nobody can be told an other
         slots = {gpu.uuid: gpu.slot for gpu in self.fingerprint.gpus}
-        cpu = CpuLoad(own_pids) if on_cpu else None
+        cpu = CpuLoad(own_pids) if own_pids is not _Everyone else None  # where all are ours nobody is an other
         return Watch(self.uuids, own_pids, sensor=self.sensor, slots=slots, cpu=cpu)
 
     @cached_property

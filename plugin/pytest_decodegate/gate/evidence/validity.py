@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 
 from ...cause import Cause, Finding
@@ -30,12 +30,19 @@ LEAST_TO_TREND = 4
 TREND_ALPHA = 0.01
 """Chance, two-sided, that windows which do not drift seem to."""
 
-MOST_OTHERS_SHARE = 0.2
-"""Of the cores, in use by other processes while processes that wait for each other were timed on them. On two cores a
-busy loop is half, and a server, its engine and its client wait for what it leaves; an idle desktop is a tenth."""
+MOST_WAITED = 0.05
+"""Share of the time for which a thread of the measurement may have waited for a core, where the host's time is what is
+timed. Only so much of it counts as other processes used of the cores: ranks also wait for each other's."""
 
-_WAIT_FOR_EACH_OTHER = (("clock", "client, monotonic, at the socket"), ("start", "host barrier"))
-"""Fields of the contract of such a measurement: a client and its server, or ranks without a GPU."""
+MOST_THROTTLED = 0.02
+"""Share of the time for which the container's CPU quota may have held the measurement back."""
+
+MOST_OTHERS_SHARE = 0.2
+"""Of the cores, in use by other processes, where the kernel does not count who waited. On two cores a busy loop is
+half, and a server, its engine and its client wait for what it leaves; an idle desktop is a tenth."""
+
+_ON_THE_HOST = ("perf_counter", "client, monotonic, at the socket")
+"""Clocks of the host that go on while what they time waits for a core; CPU time does not."""
 
 _STEADY_KINDS = ("kernel", "collective")
 _SERVED = ("window", "server")
@@ -47,6 +54,12 @@ def broken_rules(measurement: Measurement, *, in_turn: bool = False) -> tuple[Fi
     in_turn: its replicates were measured in turn with those of another stack, so that what drifts on both cancels.
     """
     return tuple(_broken(measurement, in_turn))
+
+
+def host_timed(contract: Mapping[str, Json]) -> bool:
+    """Whether the host's own time is part of what is timed: by its clocks, or launch by launch on a device's."""
+    clock = contract.get("clock")
+    return clock in _ON_THE_HOST or (clock == "cuda_event" and contract.get("mode") == "eager")
 
 
 def trend(logs: Sequence[float]) -> float:
@@ -86,7 +99,7 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
         yield Finding(few, Cause.TOO_FEW)
 
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
-    if any(measurement.metric.contract.get(name) == value for name, value in _WAIT_FOR_EACH_OTHER):
+    if host_timed(measurement.metric.contract):
         yield from _busy_cores(measurement.facts.get("telemetry"))
 
     for number, replicate in enumerate(measurement.replicates, start=1):
@@ -117,17 +130,42 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
 
 
 def _busy_cores(telemetry: Json) -> Iterator[Finding]:
-    """The look at which others used the most cores, if these were too many; GPU hosts do not look at their cores."""
+    """What kept the measurement from a core at the worst look, if it was too much."""
     looks = [look.get("cpu") for look in telemetry if isinstance(look, dict)] if isinstance(telemetry, list) else []
-    known = [(float(str(cpu["others_cores"])), cpu) for cpu in looks if isinstance(cpu, dict)]
-    others, cpu = max(known, key=lambda pair: pair[0], default=(0.0, {}))
-    if known and others > MOST_OTHERS_SHARE * float(str(cpu["cores"])):
-        most = f", most: {cpu['most']}" if cpu["most"] else ""
-        busy = (
-            f"other processes used {others:.1f} of {cpu['cores']} cores{most}, and what was timed waits for a core "
-            "too; stop them and measure again"
-        )
-        yield Finding(busy, Cause.BUSY_CORES, "cores")
+    known = [cpu for cpu in looks if isinstance(cpu, dict)]
+    for of, wrong in (("others_cores", _others_in_the_way), ("throttled_share", _throttled)):
+        worst = max(known, key=lambda cpu: _number(cpu, of), default=None)
+        if worst is not None and (text := wrong(worst)):
+            yield Finding(text, Cause.BUSY_CORES, "cores")
+
+
+def _others_in_the_way(cpu: Mapping[str, Json]) -> str | None:
+    """The sentence on other processes, if ours waited for them; without a count of that, if they were many."""
+    others, waited = _number(cpu, "others_cores"), cpu.get("waited_share")
+    most = f", most: {cpu['most']}" if cpu["most"] else ""
+    who = f"other processes used {others:.1f} of {cpu['cores']} cores{most}"
+    if waited is None:
+        busy = others > MOST_OTHERS_SHARE * _number(cpu, "cores")
+        return f"{who}, and what was timed waits for a core too; stop them and measure again" if busy else None
+
+    if min(others, _number(cpu, "waited_share")) <= MOST_WAITED:
+        return None
+
+    return f"{cpu['waited_by']} waited for a core {waited:.0%} of the time while {who}; stop them and measure again"
+
+
+def _throttled(cpu: Mapping[str, Json]) -> str | None:
+    share = _number(cpu, "throttled_share")
+    if share <= MOST_THROTTLED:
+        return None
+
+    return f"the CPU quota of this container held processes back {share:.0%} of the time; raise it and measure again"
+
+
+def _number(cpu: Mapping[str, Json], name: str) -> float:
+    """A number of a look; 0 where it is not known."""
+    value = cpu.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _drift(samples: tuple[float, ...]) -> float:
