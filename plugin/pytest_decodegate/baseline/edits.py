@@ -74,13 +74,21 @@ def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
             f"{source.path}: another stack than {target.path.name} ({shown}); only one stack goes into a file"
         )
 
+    count = sum(len(stored.sessions) for stored in source.metrics.values())
+    return joined(target, source), f"merged {count} session(s) from {source.path.name}"
+
+
+def joined(target: Baseline, source: Baseline) -> Baseline:
+    """`target` with the sessions and the log of `source`; raises BadInput as `merge` does for what measures otherwise.
+
+    The caller answers for their stacks.
+    """
     metrics = dict(target.metrics)
     for name, stored in source.metrics.items():
         metrics[name] = _merged(metrics[name], stored, source) if name in metrics else stored
 
     log = tuple(sorted({*target.log, *source.log}, key=lambda entry: datetime.fromisoformat(entry.when)))
-    count = sum(len(stored.sessions) for stored in source.metrics.values())
-    return replace(target, metrics=metrics, log=log), f"merged {count} session(s) from {source.path.name}"
+    return replace(target, metrics=metrics, log=log)
 
 
 def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:

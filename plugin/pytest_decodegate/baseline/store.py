@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +23,8 @@ from ..machine.provenance import Provenance, differences
 from ..metric import Measurement, Metric
 from ..printable import printable
 from .benchmark_json import dumps
-from .edits import merge, new_band
+from .edits import joined, merge, new_band
+from .moving import Moving, divide
 from .reader import load, parse
 from .schema import Baseline, LogEntry, Session, StoredMetric
 from .selection import Selection, choose
@@ -120,7 +121,8 @@ class Store:
         """
         session = _session(measurement, provenance, session_id)
         with self._locked(self.folder(machine_class)):
-            baseline = self._home(provenance, machine_class, measurement) or Baseline(
+            recorded = StoredMetric(measurement.metric, (session,))
+            baseline = _home(self.load_all(machine_class), provenance, recorded) or Baseline(
                 path=self._next_path(machine_class, label),
                 machine_class=machine_class,
                 label=label,
@@ -169,23 +171,44 @@ class Store:
             edited, what = merge(_load_in_place(path), load(source))
             _write(_logged(edited, who, what, why))
             if source.resolve().parent == path.resolve().parent:
-                with _explained(source):
-                    source.unlink()
-                    _sync_folder(source.parent)
+                _remove(source)
 
         return what
 
-    def _home(self, provenance: Provenance, machine_class: str, measurement: Measurement) -> Baseline | None:
-        """The newest file of this stack that holds this very measurement, else the newest where its name is free."""
-        files = [
-            baseline
-            for baseline in reversed(self.load_all(machine_class))
-            if not differences(baseline.provenance, provenance) and not baseline.published
-        ]
-        name = measurement.metric.name
-        same = (file for file in files if name in file.metrics and _measures(file.metrics[name], measurement))
-        free = (file for file in files if name not in file.metrics)
-        return next(same, next(free, None))
+    def move(self, path: Path, moving: Moving, *, who: str, why: str) -> list[str]:
+        """Move metrics of the file `path` to files of the classes of what they ran on; returns what was done, in words.
+
+        Both sides log it. The new home is written first: after a kill in between both hold the sessions, and moving
+        again is harmless. A file that is left empty goes. Raises BadInput as `divide` does, or as `record` does.
+        """
+        with self._locked_file(path):
+            source = _load_in_place(path)
+            stays, parts = divide(source, moving)
+            said = [text for part in parts for text in self._take_in(part, who, why)]
+            if stays.metrics:
+                _write(_logged(stays, who, "; ".join(said), why))
+            else:
+                _remove(path)
+
+        return said
+
+    def _take_in(self, part: Baseline, who: str, why: str) -> Iterator[str]:
+        """Write a part of another file into this class's files of its stack; says what went where."""
+        with self._locked(self.folder(part.machine_class)):
+            files = {baseline.path: baseline for baseline in self.load_all(part.machine_class)}
+            came: dict[Path, list[str]] = {}
+            for name, stored in part.metrics.items():
+                only = replace(part, metrics={name: stored})
+                home = _home(files.values(), part.provenance, stored) or replace(
+                    only, path=self._next_path(part.machine_class, part.label), metrics={}
+                )
+                files[home.path] = joined(home, only)
+                came.setdefault(home.path, []).append(name)
+
+            origin = f"{part.path.parent.name}/{part.path.name}"
+            for path, names in came.items():
+                _write(_logged(files[path], who, f"moved {_counted(names)} here from {origin}", why))
+                yield f"moved {_counted(names)} to {path.parent.name}/{path.name}"
 
     def _next_path(self, machine_class: str, label: str) -> Path:
         number = max(map(_number, self.files(machine_class)), default=0) + 1
@@ -252,9 +275,26 @@ def _holds_session(baseline: Baseline, other: Baseline) -> bool:
     )
 
 
-def _measures(stored: StoredMetric, measurement: Measurement) -> bool:
+def _home(baselines: Iterable[Baseline], provenance: Provenance, new: StoredMetric) -> Baseline | None:
+    """The newest file of this stack that holds this very measurement, else the newest where its name is free."""
+    files = [
+        baseline
+        for baseline in sorted(baselines, key=lambda baseline: _number(baseline.path), reverse=True)
+        if not differences(baseline.provenance, provenance) and not baseline.published
+    ]
+    name = new.metric.name
+    same = (file for file in files if name in file.metrics and _measures(file.metrics[name], new))
+    free = (file for file in files if name not in file.metrics)
+    return next(same, next(free, None))
+
+
+def _measures(stored: StoredMetric, new: StoredMetric) -> bool:
     """Whether the two are one measurement, whose sessions may stand in one row."""
-    return (stored.metric.identity, stored.level) == (measurement.metric.identity, measurement.level)
+    return (stored.metric.identity, stored.level) == (new.metric.identity, new.level)
+
+
+def _counted(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} metrics ({names[0]} ... {names[-1]})"
 
 
 def _with_session(baseline: Baseline, metric: Metric, session: Session) -> Baseline:
@@ -322,6 +362,12 @@ def _refuse_link(path: Path) -> None:
             f"{path}: is a link to {path.readlink()}, and links in a folder of baselines are not followed; put what it "
             "leads to in its place, or name the other folder with the ini option perf_baselines"
         )
+
+
+def _remove(path: Path) -> None:
+    with _explained(path):
+        path.unlink()
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`decodegate baselines`: what is stored and what it can resolve; prune, merge and accept edit it with a reason."""
+"""`decodegate baselines`: what is stored and what it can resolve; its edits keep a reason."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def add(commands: Any) -> None:
     _add_prune(edits)
     _add_merge(edits)
     _add_accept(edits)
+    _add_move(edits)
 
 
 def _add_prune(edits: Any) -> None:
@@ -59,6 +60,14 @@ def _add_accept(edits: Any) -> None:
     parser = _edit(edits, "accept", "accept a new level: older sessions stay, and gate no more", _accept)
     parser.add_argument("--metric", required=True, metavar="PATTERN", help="metrics to accept, '*' for all")
     parser.add_argument("--since", metavar="ID", help="first session of the new level (default: the newest)")
+
+
+def _add_move(edits: Any) -> None:
+    parser = _edit(
+        edits, "move", "move metrics to the machine class of what they ran on: a card, the server's ...", _move
+    )
+    parser.add_argument("--metric", default="*", metavar="PATTERN", help="only these metrics (default: all)")
+    parser.add_argument("--gpus", type=_gpus, metavar="N", help="GPUs that they ran on, where the file does not say")
 
 
 def _edit(edits: Any, name: str, help_text: str, run: Any) -> argparse.ArgumentParser:
@@ -193,6 +202,16 @@ def _merge(options: argparse.Namespace) -> int:
     return 0
 
 
+def _move(options: argparse.Namespace) -> int:
+    from ..baseline.moving import Moving
+
+    moving = Moving(options.metric, options.gpus)
+    for what in _store(options).move(options.file.resolve(), moving, **_signed(options)):
+        print(f"{options.file}: {what}")
+
+    return 0
+
+
 def _apply(options: argparse.Namespace, edit: Edit) -> int:
     print(f"{options.file}: {_store(options).edit(options.file.resolve(), edit, **_signed(options))}")
     return 0
@@ -223,6 +242,10 @@ def _author() -> str:
 def _instant(text: str) -> datetime:
     instant = datetime.fromisoformat(text)
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _gpus(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _count(text: str) -> int:
