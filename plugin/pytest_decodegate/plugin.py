@@ -67,6 +67,20 @@ def _activate(config: pytest.Config) -> PerfSession:
     return session
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look at the GPUs before a perf run does anything: what is wrong with them is one sentence, and no run."""
+    if not options.perf_wanted(session.config) or session.config.option.collectonly:
+        return
+
+    from .errors import DecodegateError
+
+    try:
+        assert _activate(session.config).hardware.fingerprint
+    except DecodegateError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """What is measured and against which folder, in a perf run only."""
     if not options.perf_wanted(config) or config.option.collectonly:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ from pytest_decodegate.errors import BadInput, DecodegateError
 from pytest_decodegate.machine.fingerprint import Fingerprint, machine, provenance
 from pytest_decodegate.machine.gpus import Gpu
 from pytest_decodegate.machine.host import read_host, short_cpu
-from pytest_decodegate.machine.nvml import GpuProcess, GpuReading, open_nvml, open_sensor
+from pytest_decodegate.machine.nvml import GpuProcess, GpuReading, open_sensor
 from pytest_decodegate.machine.pcie import PcieLink
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.metric import Json
@@ -137,6 +140,8 @@ def test_indices_follow_the_pci_bus_whatever_nvml_enumerates_first() -> None:
         ("GPU-", r"'GPU-' names 2 GPUs"),
         ("GPU-ffff", r"'GPU-ffff' names 0 GPUs"),
         ("all", r"'all' names 0 GPUs"),
+        ("²", r"'²' names 0 GPUs"),
+        ("1,٣", r"'٣' names 0 GPUs"),
         ("1,1", "names a GPU twice"),
     ],
 )
@@ -181,15 +186,222 @@ def test_no_gpu_at_all_says_so_whatever_is_visible() -> None:
     assert print_.no_gpu_reason == "NVML sees no GPU"
 
 
-def test_no_driver_is_a_reason_and_no_error() -> None:
-    broken = FakeNvml(init=pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
-    assert machine({}, broken).no_gpu_reason == "no NVIDIA driver answers (NVML: Driver Not Loaded)"
-    assert open_sensor(broken) is None
+def silent(code: int) -> FakeNvml:
+    return FakeNvml(init=pynvml.NVMLError(code))
 
 
-def test_a_missing_binding_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    assert open_nvml() == (None, "the Python package nvidia-ml-py is not installed")
+GPU_ON_PCI = {
+    "sys/bus/pci/devices/0000:18:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:18:00.0/class": "0x030200\n",
+}
+NO_GPU_ON_PCI = {
+    "sys/bus/pci/devices/0000:18:00.1/vendor": "0x10de\n",  # the audio function of a card
+    "sys/bus/pci/devices/0000:18:00.1/class": "0x040300\n",
+    "sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n",
+    "sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
+}
+HARDWARE: tuple[Mapping[str, str], ...] = (GPU_ON_PCI, {"proc/driver/nvidia/version": "NVRM version: 580"})
+
+
+@pytest.mark.parametrize("files", HARDWARE, ids=["pci", "proc"])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch*an upgrade left the kernel module"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions*permissions of /dev/nvidia"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded*modprobe nvidia"),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost*dmesg"),
+        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error*nvidia-smi"),
+    ],
+)
+def test_a_driver_that_does_not_answer_where_there_are_gpus_is_an_error(
+    tmp_path: Path, files: Mapping[str, str], code: int, said: str
+) -> None:
+    write(tmp_path, {**NO_GPU_ON_PCI, **files})
+    with pytest.raises(
+        DecodegateError, match=f"^this host has .*{said.replace('*', '.*')}.*CUDA_VISIBLE_DEVICES"
+    ) as told:
+        machine({}, silent(code), tmp_path)
+
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST, 999],
+)
+def test_an_answer_that_only_a_driver_gives_is_an_error_without_visible_hardware_too(tmp_path: Path, code: int) -> None:
+    with pytest.raises(DecodegateError, match="this host has a driver"):
+        machine({}, silent(code), write(tmp_path, NO_GPU_ON_PCI))
+
+
+def test_no_driver_is_a_reason_and_no_error(tmp_path: Path) -> None:
+    unloaded, absent = silent(pynvml.NVML_ERROR_DRIVER_NOT_LOADED), silent(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    write(tmp_path, NO_GPU_ON_PCI)
+    assert machine({}, unloaded, tmp_path).no_gpu_reason == "no NVIDIA driver answers (NVML: Driver Not Loaded)"
+    assert machine({}, absent, tmp_path).no_gpu_reason.endswith("NVML Shared Library Not Found)")
+    assert open_sensor(absent) is None
+
+
+def test_a_host_without_the_drivers_library_says_what_it_has(tmp_path: Path) -> None:
+    """A container that was given no GPU sees those of its host all the same."""
+    found = machine({}, silent(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), write(tmp_path, GPU_ON_PCI))
+    assert found.no_gpu_reason.endswith("although this host has 1 NVIDIA GPU on PCI (0000:18:00.0)")
+
+
+@pytest.mark.parametrize("setting", ["", "-1", "NoDevFiles"])
+def test_gpus_that_are_hidden_on_purpose_may_be_broken(tmp_path: Path, setting: str) -> None:
+    mismatch = silent(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    found = machine({"CUDA_VISIBLE_DEVICES": setting}, mismatch, write(tmp_path, GPU_ON_PCI))
+    assert re.match(r"CUDA_VISIBLE_DEVICES='.*' hides every GPU; no NVIDIA driver answers", found.no_gpu_reason)
+
+
+def test_a_driver_that_sees_none_of_the_gpus_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DecodegateError, match=r"1 NVIDIA GPU on PCI \(0000:18:00.0\), but NVML sees no GPU"):
+        machine({}, FakeNvml(), write(tmp_path, GPU_ON_PCI))
+
+
+def test_a_missing_binding_is_a_reason_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert machine({}, root=tmp_path).no_gpu_reason == "the Python package nvidia-ml-py is not installed"
+    with pytest.raises(DecodegateError, match="python -m pip install nvidia-ml-py"):
+        machine({}, root=write(tmp_path, GPU_ON_PCI))
+
+
+def test_hidden_gpus_are_counted() -> None:
+    assert host_with(FakeGpu(1), FakeGpu(2), FakeGpu(3), environ={"CUDA_VISIBLE_DEVICES": "1"}).hidden == 2
+
+
+class OldNvml(FakeNvml):
+    """nvidia-ml-py3 7.352 and its like: text is bytes, and what came later is not there."""
+
+    missing = ("NVLINK", "P2P", "DEPRECATED", "NvLink", "MigMode", "MigDevice", "P2PStatus", "Attributes")
+
+    def __getattr__(self, name: str) -> Any:
+        if any(part in name for part in self.missing):
+            raise AttributeError(name)
+
+        return super().__getattr__(name)
+
+    def _ask(self, name: str, handle: FakeGpu, *arguments: Any) -> Any:
+        answer = super()._ask(name, handle, *arguments)
+        return answer.encode() if isinstance(answer, str) else answer
+
+    def nvmlSystemGetDriverVersion(self) -> Any:  # noqa: N802
+        return super().nvmlSystemGetDriverVersion().encode()
+
+
+def test_a_binding_of_ten_years_ago_tells_the_same_machine() -> None:
+    old, new = machine({}, OldNvml(FakeGpu(1, BLACKWELL))), host_with(FakeGpu(1, BLACKWELL))
+    assert (old.machine_class, old.driver, old.problems) == (new.machine_class, new.driver, ())
+    assert old.gpus[0].uuid == new.gpus[0].uuid
+    assert {name for name, value in old.gpus[0].machine.items() if value != new.gpus[0].machine[name]} == {"mig"}
+    json.dumps(provenance(old, {}, {}).to_json())
+
+
+def mig_host(*instances: FakeGpu, enabled: bool = True) -> FakeNvml:
+    """A GPU in MIG mode that is cut into `instances`, and a whole one."""
+
+    def instance(place: int) -> Any:
+        return instances[place] if place < len(instances) else pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    cut = {
+        "nvmlDeviceGetMigMode": [int(enabled), 1],
+        "nvmlDeviceGetMaxMigDeviceCount": 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": instance,
+    }
+    return FakeNvml(FakeGpu(1, changes=cut), FakeGpu(2))
+
+
+def mig_slice(uuid: str, gib: int, slices: int, name: str = "NVIDIA H200") -> FakeGpu:
+    return FakeGpu(
+        1,
+        changes={
+            "nvmlDeviceGetUUID": uuid,
+            "nvmlDeviceGetName": name,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=gib * 2**30),
+            "nvmlDeviceGetAttributes_v2": SimpleNamespace(gpuInstanceSliceCount=slices),
+        },
+    )
+
+
+SLICES = (mig_slice("MIG-77", 18, 1, "NVIDIA H200 MIG 1g.18gb"), mig_slice("MIG-88", 35, 2))
+
+
+@pytest.mark.parametrize("setting", [None, "0", "0,1", "GPU-1000aaaa"])
+def test_a_gpu_in_mig_mode_without_a_chosen_instance_is_refused(setting: str | None) -> None:
+    listed = r"GPU 0 .* is in MIG mode.*MIG-77 \(NVIDIA H200 MIG 1g\.18gb on GPU 0\), MIG-88 \(NVIDIA H200 MIG 2g\.35gb"
+    with pytest.raises(BadInput, match=listed):
+        machine({} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}, mig_host(*SLICES))
+
+
+def test_a_gpu_in_mig_mode_that_nobody_has_cut_says_so() -> None:
+    with pytest.raises(BadInput, match="it has none: `nvidia-smi mig -cgi` makes one"):
+        machine({}, mig_host())
+
+
+def test_gpus_beside_one_in_mig_mode_are_whole() -> None:
+    assert machine({"CUDA_VISIBLE_DEVICES": "1"}, mig_host(*SLICES)).machine_class == "NVIDIA-H200-x1"
+    assert machine({}, mig_host(*SLICES, enabled=False)).machine_class == "NVIDIA-H200-x2-NVLink"
+
+
+def test_two_sizes_of_slice_are_two_classes_whatever_the_driver_calls_them() -> None:
+    found = [machine({"CUDA_VISIBLE_DEVICES": uuid}, mig_host(*SLICES)).machine_class for uuid in ("MIG-77", "MIG-88")]
+    assert found == ["NVIDIA-H200-MIG-1g.18gb-x1", "NVIDIA-H200-MIG-2g.35gb-x1"]
+
+
+def test_a_wrong_instance_lists_those_that_there_are() -> None:
+    with pytest.raises(
+        BadInput, match=r"'MIG-99' names 0 GPUs; there are 0 = GPU-1.*, MIG-77 \(.*1g\.18gb.*\), MIG-88"
+    ):
+        machine({"CUDA_VISIBLE_DEVICES": "MIG-99"}, mig_host(*SLICES))
+
+
+@pytest.mark.parametrize("setting", ["MIG-77,MIG-88", "MIG-77,1"])
+def test_more_than_cuda_would_show_beside_an_instance_is_refused(setting: str) -> None:
+    with pytest.raises(BadInput, match="CUDA shows a process one instance and nothing beside it"):
+        machine({"CUDA_VISIBLE_DEVICES": setting}, mig_host(*SLICES))
+
+
+UNIFIED = {"nvmlDeviceGetName": "NVIDIA GB10", "nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}
+
+LIBCUDA = """
+#include <stdlib.h>
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGet(int *device, int number) { *device = 40 + number; return getenv("CUDA_VISIBLE_DEVICES") ? 0 : 100; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 128446779392; return device == 40 ? BROKEN : 101; }
+"""
+
+
+@pytest.fixture
+def libcuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], None]:
+    """Builds a libcuda.so.1 whose cuDeviceTotalMem answers with a code, and lets processes find it."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler to build a libcuda.so.1 with")
+
+    def build(code: int) -> None:
+        command = [compiler, "-shared", "-fPIC", f"-DBROKEN={code}", "-o", "libcuda.so.1", "libcuda.c"]
+        (tmp_path / "libcuda.c").write_text(LIBCUDA)
+        subprocess.run(command, cwd=tmp_path, check=True)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+    return build
+
+
+def test_memory_that_nvml_does_not_tell_is_asked_of_cuda(libcuda: Callable[[int], None]) -> None:
+    libcuda(0)
+    (gpu,) = host_with(FakeGpu(1, changes=UNIFIED)).gpus
+    assert gpu.memory_gib == gpu.machine["memory_gib"] == 120
+
+
+def test_memory_that_nobody_tells_is_unknown_and_not_zero(libcuda: Callable[[int], None]) -> None:
+    libcuda(999)
+    found = host_with(FakeGpu(1, changes=UNIFIED))
+    assert found.problems == (
+        "GPU 0: NVML does not tell its memory, and CUDA neither (cuDeviceTotalMem_v2 answers 999)",
+    )
+    assert found.gpus[0].machine["memory_gib"] is None
+    with pytest.raises(BadInput, match="neither NVML nor CUDA tells how much memory"):
+        assert found.gpus[0].memory_gib
 
 
 def test_a_broken_gpu_host_does_not_pass_for_a_cpu_machine() -> None:

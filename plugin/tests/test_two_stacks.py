@@ -77,7 +77,7 @@ def test_pytest_itself_takes_the_stacks_and_says_what_came_of_them(
 def test_the_options_that_name_stacks_are_the_commands(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(BadInput, match="pytest refused its arguments"):
+    with pytest.raises(BadInput, match="pytest refused to run"):
         measured(Stack(), CANDIDATE, None, ["--perf-against=this", "-p", "no:cacheprovider"])
 
     assert "--perf-stack and --perf-against (this): leave them out" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_what_is_allowed_to_differ_reaches_pytest_as_a_declared_change(
 
 def test_what_pytest_refuses_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     Pytest(monkeypatch, pytest.ExitCode.USAGE_ERROR)
-    with pytest.raises(BadInput, match="pytest refused its arguments"):
+    with pytest.raises(BadInput, match="pytest refused to run"):
         measured(Stack(), CANDIDATE, None, [])
 
 

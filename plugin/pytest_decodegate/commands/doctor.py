@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ServerError
+from ..errors import DecodegateError, ServerError
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline
@@ -76,10 +76,23 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
-    from ..baseline.store import Store
     from ..machine.fingerprint import machine
 
-    fingerprint = machine()
+    fingerprint: Fingerprint | None = None
+    try:
+        fingerprint = machine()
+    except DecodegateError as error:
+        yield str(error), False
+    else:
+        yield from _hardware(fingerprint)
+
+    yield from (_module(python, name) for name in ("torch", "vllm"))
+    yield _client()
+    if fingerprint:
+        yield from _baselines(fingerprint, python, baselines)
+
+
+def _hardware(fingerprint: Fingerprint) -> Iterator[tuple[str, bool]]:
     yield f"machine class {fingerprint.machine_class}", True
     if fingerprint.gpus:
         yield f"driver {fingerprint.driver}", True
@@ -87,9 +100,16 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
         yield f"no GPU, the stand-ins would run: {fingerprint.no_gpu_reason}", True
 
     yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
-    yield from (_module(python, name) for name in ("torch", "vllm"))
-    yield _client()
+
+
+def _baselines(fingerprint: Fingerprint, python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
+    from ..baseline.store import Store
+    from ..session.lost_gpus import lost_gpus
+
     here = BaselinesHere(Store(baselines), fingerprint)
+    if lost := lost_gpus(here.store, fingerprint):
+        yield lost, False
+
     files = [file for each in here.classes for file in here.store.files(each)]
     names = ", ".join(f"{file.parent.name}/{file.name}" for file in files)
     yield f"baselines of this machine and its parts: {names or 'none'}", bool(files)

@@ -51,6 +51,6 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
         uninterrupted()
 
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise BadInput("pytest refused its arguments, see above")
+        raise BadInput("pytest refused to run, see above")
 
     return run

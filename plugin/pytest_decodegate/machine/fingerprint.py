@@ -11,9 +11,10 @@ from typing import Any
 from ..errors import DecodegateError
 from ..metric import Json
 from .classes import machine_class
-from .gpus import Gpu, Survey
+from .gpus import Gpu, Survey, hides_all
 from .host import Host, read_host
-from .nvml import open_nvml
+from .nvidia_hardware import nvidia_hardware
+from .nvml import NvmlSilence, open_nvml
 from .provenance import Provenance, redact
 from .stack import REPORTED
 from .topology import Topology, read_topology
@@ -25,6 +26,7 @@ class Fingerprint:
 
     no_gpu_reason: why `gpus` is empty, "" otherwise. problems: what NVML refused to say, other than "not supported".
     topology: how the GPUs are connected. nodes: machines like this one that ranks are spread over.
+    hidden: GPUs of the machine that CUDA_VISIBLE_DEVICES keeps from this process.
     """
 
     host: Host
@@ -34,6 +36,7 @@ class Fingerprint:
     problems: tuple[str, ...] = ()
     topology: Topology = field(default_factory=Topology)
     nodes: int = 1
+    hidden: int = 0
 
     @property
     def link(self) -> str | None:
@@ -66,24 +69,50 @@ class Fingerprint:
 
 
 def machine(environ: Mapping[str, str] | None = None, nvml: Any = None, root: Path = Path("/")) -> Fingerprint:
-    """Take the fingerprint. Without NVML, a driver or a visible GPU the machine is a CPU and the reason is kept.
+    """Take the fingerprint. Without a driver or a visible GPU the machine is a CPU and the reason is kept.
 
     environ: read for CUDA_VISIBLE_DEVICES, os.environ by default. nvml, root: doubles for tests.
-    Raises BadInput when CUDA_VISIBLE_DEVICES names a GPU that is not there, DecodegateError when NVML breaks half-way:
-    a broken GPU host must not pass for a machine without GPUs.
+    Raises BadInput when CUDA_VISIBLE_DEVICES names a GPU that is not there, DecodegateError when NVML does not answer
+    although there is NVIDIA hardware, or breaks half-way: a broken GPU host must not pass for one without GPUs, unless
+    CUDA_VISIBLE_DEVICES hides the GPUs on purpose.
     """
     host = read_host(root)
-    binding, reason = open_nvml(nvml)
-    if binding is None:
-        return Fingerprint(host, no_gpu_reason=reason)
-
     setting = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    binding = open_nvml(nvml)
+    if isinstance(binding, NvmlSilence):
+        return Fingerprint(host, no_gpu_reason=_without_nvml(binding, setting, nvidia_hardware(root)))
+
     try:
-        return _survey(host, binding, setting, root)
+        found = _survey(host, binding, setting, root)
     except binding.NVMLError as error:
         raise DecodegateError(
             f"NVML failed while the GPUs were read ({error}); see what `nvidia-smi` says, a GPU may need a reset"
         ) from error
+
+    hardware = nvidia_hardware(root)
+    if not (found.gpus or found.hidden or hides_all(setting)) and hardware:
+        raise _broken(hardware, found.no_gpu_reason, "see what `nvidia-smi` and `dmesg` say")
+
+    return found
+
+
+def _without_nvml(silence: NvmlSilence, setting: str | None, hardware: str) -> str:
+    """Why the machine counts as one without GPUs; raises DecodegateError where it is a broken one with them."""
+    if hides_all(setting):
+        return f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU; {silence.reason}"
+    if silence.no_driver:
+        return silence.reason + (f", although this host has {hardware}" if hardware else "")
+    if silence.not_loaded and not hardware:
+        return silence.reason
+
+    raise _broken(hardware or "a driver", silence.reason, silence.mend)
+
+
+def _broken(hardware: str, reason: str, mend: str) -> DecodegateError:
+    return DecodegateError(
+        f"this host has {hardware}, but {reason}; {mend}. It does not pass for a machine without GPUs: to measure on "
+        "its CPU on purpose, set CUDA_VISIBLE_DEVICES to nothing"
+    )
 
 
 def provenance(fingerprint: Fingerprint, stack_facts: Mapping[str, Json], environ: Mapping[str, str]) -> Provenance:
@@ -123,6 +152,7 @@ def _survey(host: Host, nvml: Any, setting: str | None, root: Path) -> Fingerpri
         no_gpu_reason="" if seen else survey.why_none(),
         problems=tuple(survey.problems),
         topology=topology,
+        hidden=len(survey.devices) - len({device.bus_id for device in seen}),
     )
 
 

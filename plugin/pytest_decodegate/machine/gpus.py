@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..errors import BadInput
 from ..metric import Json
+from .cuda_memory import cuda_memory_bytes
 from .nvml import Query
 from .pcie import Slot, link, pci_address
 
 _COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 _HIDE_THE_REST: Final = {"-1", "", "none", "void", "nodevfiles"}
+
+
+def hides_all(setting: str | None) -> bool:
+    """Whether a value of CUDA_VISIBLE_DEVICES hides every GPU on purpose; None is a variable that is not set."""
+    return setting is not None and setting.split(",")[0].strip().lower() in _HIDE_THE_REST
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,15 @@ class Gpu:
 
     @property
     def memory_gib(self) -> int:
-        """Memory in GiB, rounded; 0 if NVML does not say."""
+        """Memory in GiB, rounded; raises BadInput if neither NVML nor CUDA tells it."""
         size = self.machine.get("memory_gib")
-        return size if isinstance(size, int) else 0
+        if not isinstance(size, int):
+            raise BadInput(
+                f"GPU {self.index} ({self.name}): neither NVML nor CUDA tells how much memory it has, so nobody knows "
+                "which model it holds; serve one of your own with --perf-serve, or attach to it with --perf-server"
+            )
+
+        return size
 
     @property
     def sku(self) -> str:
@@ -102,13 +114,22 @@ class Device:
     handle: Any
     instance: Any
 
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance."""
+        return self.instance is not self.handle
+
 
 @dataclass(slots=True)
 class Survey:
-    """One walk over the devices of an initialised NVML; `problems` collects what it refused to say."""
+    """One walk over the devices of an initialised NVML; `problems` collects what it refused to say.
+
+    cuda_memory: bytes of the GPU of a UUID, asked where NVML does not tell them; raises OSError if CUDA does not, too.
+    """
 
     nvml: Any
     problems: list[str] = field(default_factory=list)
+    cuda_memory: Callable[[str], int] = cuda_memory_bytes
     devices: list[Device] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -121,18 +142,37 @@ class Survey:
     def visible(self, setting: str | None) -> list[Device]:
         """The devices that CUDA_VISIBLE_DEVICES lets through, in its order; None is a variable that is not set.
 
-        Raises BadInput where CUDA would quietly show fewer GPUs than the user named.
+        Raises BadInput where CUDA would quietly show fewer GPUs than the user named, or one that nobody chose.
         """
         if setting is None or not self.devices:
-            return list(self.devices)
+            return self._without_mig_mode(list(self.devices))
 
         tokens = (token.strip() for token in setting.split(","))
         named = itertools.takewhile(lambda token: token.lower() not in _HIDE_THE_REST, tokens)
-        chosen = [self._find(token, setting) for token in named]
+        chosen = self._without_mig_mode([self._find(token, setting) for token in named])
         if len({device.uuid for device in chosen}) < len(chosen):
             raise BadInput(f"CUDA_VISIBLE_DEVICES={setting!r} names a GPU twice; CUDA would show none of them")
+        if len(chosen) > 1 and any(device.is_instance for device in chosen):
+            raise BadInput(
+                f"CUDA_VISIBLE_DEVICES={setting!r} names {len(chosen)} devices with a MIG instance among them; CUDA "
+                "shows a process one instance and nothing beside it: name one"
+            )
 
         return chosen
+
+    def _without_mig_mode(self, devices: list[Device]) -> list[Device]:
+        """`devices`, unless one of them is a whole GPU in MIG mode: CUDA would take some instance of it."""
+        for device in devices:
+            modes = None if device.is_instance else self._query(device)("nvmlDeviceGetMigMode")
+            if modes and modes[0]:
+                instances = ", ".join(map(self._shown, self._instances([device])))
+                what = f"its instances are {instances}" if instances else "it has none: `nvidia-smi mig -cgi` makes one"
+                raise BadInput(
+                    f"GPU {device.index} ({device.uuid}) is in MIG mode, and no instance of it is chosen; {what}; set "
+                    "CUDA_VISIBLE_DEVICES to the uuid of one, or to GPUs that are not in MIG mode"
+                )
+
+        return devices
 
     def why_none(self) -> str:
         """The reason why nothing is visible, for the sentence of a skipped test."""
@@ -144,38 +184,66 @@ class Survey:
     def describe(self, device: Device) -> Gpu:
         """Ask everything about one device. A MIG instance has a name and memory of its own; the rest is its GPU's."""
         ask = self._query(device)
-        instance = Query(self.nvml, device.instance, f"GPU {device.index}", self.problems)
-
         return Gpu(
             index=device.index,
             uuid=device.uuid,
-            name=self.nvml.nvmlDeviceGetName(device.instance),
+            name=self._name(device),
             bus_id=device.bus_id,
             vbios=ask("nvmlDeviceGetVbiosVersion"),
             machine={
-                "memory_gib": _MEMORY_GIB.read(self.nvml, instance),
+                "memory_gib": self._memory_gib(device),
                 **{name: fact.read(self.nvml, ask) for name, fact in _MUST_MATCH.items()},
                 "nvlinks_active": self._active_nvlinks(device),
             },
             telemetry={name: fact.read(self.nvml, ask) for name, fact in _REPORTED.items()},
         )
 
+    def _name(self, device: Device) -> str:
+        """As the driver says it, and of a MIG instance with its size, which some drivers leave out."""
+        name: str = self.nvml.nvmlDeviceGetName(device.instance)
+        if not device.is_instance or "MIG" in name:
+            return name
+
+        attributes = self._query_instance(device)("nvmlDeviceGetAttributes_v2")
+        slices = f"{attributes.gpuInstanceSliceCount}g." if attributes else ""
+        return f"{name} MIG {slices}{self._memory_gib(device)}gb"
+
+    def _memory_gib(self, device: Device) -> int | None:
+        """GiB, rounded; None, with a problem, where neither NVML nor CUDA tells."""
+        known = _MEMORY_GIB.read(self.nvml, self._query_instance(device))
+        if isinstance(known, int):
+            return known
+
+        try:
+            return round(self.cuda_memory(device.uuid) / 2**30)
+        except OSError as error:
+            problem = f"GPU {device.index}: NVML does not tell its memory, and CUDA neither ({error})"
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+        return None
+
     def _find(self, token: str, setting: str) -> Device:
-        if token.isdigit():
+        instances = list(self._instances(self.devices)) if token.startswith("MIG-") else []
+        if token.isascii() and token.isdecimal():
             found = [device for device in self.devices if device.index == int(token)]
         else:
-            instances = self._instances() if token.startswith("MIG-") else ()
             found = [device for device in (*self.devices, *instances) if device.uuid.startswith(token)]
 
         if len(found) != 1:
-            present = ", ".join(f"{device.index} = {device.uuid}" for device in self.devices)
+            present = ", ".join(
+                [*(f"{device.index} = {device.uuid}" for device in self.devices), *map(self._shown, instances)]
+            )
             raise BadInput(f"CUDA_VISIBLE_DEVICES={setting!r}: {token!r} names {len(found)} GPUs; there are {present}")
 
         return found[0]
 
-    def _instances(self) -> Iterator[Device]:
+    def _shown(self, instance: Device) -> str:
+        return f"{instance.uuid} ({self._name(instance)} on GPU {instance.index})"
+
+    def _instances(self, devices: Iterable[Device]) -> Iterator[Device]:
         nvml = self.nvml
-        for device in self.devices:
+        for device in devices:
             for place in range(self._query(device)("nvmlDeviceGetMaxMigDeviceCount") or 0):
                 try:
                     instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, place)
@@ -186,6 +254,9 @@ class Survey:
 
     def _query(self, device: Device) -> Query:
         return Query(self.nvml, device.handle, f"GPU {device.index}", self.problems)
+
+    def _query_instance(self, device: Device) -> Query:
+        return Query(self.nvml, device.instance, f"GPU {device.index}", self.problems)
 
     def _active_nvlinks(self, device: Device) -> int:
         active = 0

@@ -70,8 +70,63 @@ class Sensor(Protocol):
         """Memory in use on the GPU, in MiB, by any process."""
 
 
-def open_nvml(nvml: Any = None) -> tuple[Any, str]:
-    """The initialised binding and "", or None and the reason why this machine has none; `nvml` may be a double.
+_CONSTANTS: Final[Mapping[str, int]] = {
+    "NVML_ERROR_DEPRECATED": 26,
+    "NVML_NVLINK_MAX_LINKS": 18,
+    "NVML_NVLINK_DEVICE_TYPE_SWITCH": 2,
+    "NVML_P2P_CAPS_INDEX_WRITE": 1,
+    "NVML_P2P_CAPS_INDEX_NVLINK": 2,
+    "NVML_P2P_STATUS_OK": 0,
+}
+"""Of nvml.h, for a binding that is too old to have them."""
+
+_MEND: Final[Mapping[int, str]] = {
+    4: "this user may not open the devices: look at the permissions of /dev/nvidia*, or at what a container was given",
+    9: "the kernel module is not loaded: `modprobe nvidia` says why (was it built for this kernel, is it signed?)",
+    15: "a GPU is lost: `dmesg` has its Xid; reset it, or reboot",
+    18: "an upgrade left the kernel module of the other version loaded: reboot, or unload the module and load it again",
+}
+"""What to do about nvmlReturn_t (nvml.h), where that is known."""
+
+_NO_DRIVER: Final = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
+_NOT_LOADED: Final = 9  # NVML_ERROR_DRIVER_NOT_LOADED
+
+
+class Binding:
+    """A pynvml of any age: what old ones give as bytes is text, what they do not have is a function not found."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._nvml, name, _CONSTANTS.get(name, self))
+        if found is self:
+            found = self._missing
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        return lambda *arguments: _text(found(*arguments))
+
+    def _missing(self, *_: Any) -> Any:
+        raise self._nvml.NVMLError(self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlSilence:
+    """The reason why NVML tells nothing, with what to do about it, if that is known.
+
+    no_driver: because there is no driver here, which is no fault. not_loaded: because one is installed and not loaded,
+    which is none where there is no GPU.
+    """
+
+    reason: str
+    mend: str = ""
+    no_driver: bool = False
+    not_loaded: bool = False
+
+
+def open_nvml(nvml: Any = None) -> Binding | NvmlSilence:
+    """The initialised binding, or the reason why this machine has none; `nvml` may be a double.
 
     NVML stays open until the process ends: without persistence mode the driver would otherwise be torn down and
     set up again around every query, which takes seconds and resets clocks.
@@ -79,13 +134,23 @@ def open_nvml(nvml: Any = None) -> tuple[Any, str]:
     try:
         nvml = nvml or importlib.import_module("pynvml")
     except ImportError:
-        return None, "the Python package nvidia-ml-py is not installed"
+        mend = "install it where pytest runs: `python -m pip install nvidia-ml-py`"
+        return NvmlSilence("the Python package nvidia-ml-py is not installed", mend, not_loaded=True)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return None, f"no NVIDIA driver answers (NVML: {error})"
+        return NvmlSilence(
+            f"no NVIDIA driver answers (NVML: {error})",
+            _MEND.get(error.value, "see what `nvidia-smi` and `dmesg` say"),
+            no_driver=error.value == _NO_DRIVER,
+            not_loaded=error.value == _NOT_LOADED,
+        )
 
-    return nvml, ""
+    return Binding(nvml)
+
+
+def _text(answer: Any) -> Any:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 class Query:
@@ -104,9 +169,6 @@ class Query:
             problem = f"{self._label}: {function}: {error}"
             if error.value not in self._unsupported() and problem not in self._problems:
                 self._problems.append(problem)
-        except AttributeError:
-            # An older nvidia-ml-py does not know the function; the same as an older driver.
-            pass
 
         return None
 
@@ -186,5 +248,5 @@ def _mib(size_bytes: int | None) -> int | None:
 
 def open_sensor(nvml: Any = None) -> NvmlSensor | None:
     """The sensor of this machine, or None without NVML; `nvml` may be a double."""
-    binding, _ = open_nvml(nvml)
-    return None if binding is None else NvmlSensor(binding)
+    binding = open_nvml(nvml)
+    return None if isinstance(binding, NvmlSilence) else NvmlSensor(binding)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNFINISHED = {
     2: "pytest was interrupted, or could not collect the tests",
     3: "pytest failed itself",
-    4: "pytest refused its arguments",
+    4: "pytest refused to run",
     5: "no perf test was selected",
 }
 """Why a run with this exit status says nothing about what was not measured."""

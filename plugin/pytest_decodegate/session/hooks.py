@@ -74,7 +74,9 @@ class SessionHooks:
         """A gate that measured nothing fails, and so does one that cannot give the machine back."""
         own, results = self._session, self._session.results
         own.close()
-        if exitstatus == pytest.ExitCode.OK and results.measured_nothing and not session.config.option.collectonly:
+        if session.config.option.collectonly:  # nothing was asked of the GPUs, and nothing is
+            return
+        if exitstatus == pytest.ExitCode.OK and results.measured_nothing:
             why = why_nothing_ran(session.config)
             nothing = f"{results.selected} perf test(s) were selected and none came to a verdict"
             results.add_problem(f"{nothing}{why}: a gate that measured nothing fails")
@@ -96,7 +98,7 @@ class SessionHooks:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """The verdict table; silent when no perf test ran."""
-        if self._session.results.selected or self._session.results.problem:
+        if self._session.results.all or self._session.results.problem:
             from ..report import terminal
 
             own, results = self._session, self._session.results

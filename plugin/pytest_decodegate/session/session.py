@@ -156,16 +156,21 @@ class PerfSession:
 
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
+        from ..baseline.store import Store
         from .forecast import forecast, in_the_way, planned
+        from .lost_gpus import lost_gpus
 
         settings = self.settings
         stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
         plan = planned(items, stand_in=stand_in, most_ranks=self.gangs.most_ranks)
+        lost = lost_gpus(Store(settings.baselines), self.hardware.fingerprint)
+        missing = [lost] if lost else []
         if settings.base is not None:
-            return [f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"]
+            pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
+            return [*missing, pairs]
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
-        return [*forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
+        return [*missing, *forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
 
     def _expected(self, world_size: int | None) -> Provenance:
         if self.settings.server:
