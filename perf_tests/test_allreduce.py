@@ -56,6 +56,16 @@ def test_allreduce_of_a_batch_by_other_paths(perf: Perf, world_size: int, path: 
     perf.measure(metric, allreduce, world_size=world_size, path=path, tokens=tokens)
 
 
+@pytest.mark.perf(metric="allreduce_pynccl_graph[cold,m={tokens},world={world_size}]", extended=True)
+@pytest.mark.world_size(2, 4, 8)
+@pytest.mark.parametrize("tokens", [1, 64, 128], ids="m={}".format)
+def test_allreduce_cold(perf: Perf, world_size: int, tokens: int) -> None:
+    """From buffers that the cache has forgotten, where 122 of them are more than it holds."""
+    perf.needs_gpu(WHERE)
+    metric = Metric.of(f"allreduce_pynccl_graph[cold,m={tokens},world={world_size}]", "collective")
+    perf.measure(metric, allreduce, world_size=world_size, path="pynccl_graph", tokens=tokens, cache="cold")
+
+
 @pytest.mark.perf(metric="allreduce_{path}[world={world_size}]", extended=True)
 @pytest.mark.world_size(2, 4, 8)
 @pytest.mark.parametrize("path", ["eager", "pynccl_eager"])

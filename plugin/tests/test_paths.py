@@ -9,18 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.collectives import communicators, paths
-from pytest_decodegate.workloads.collectives.allreduce import _clock
+from pytest_decodegate.workloads.collectives.allreduce import _checked, _clock, allreduce, checks
 from pytest_decodegate.workloads.collectives.alltoall import ALLGATHER, REDUCE_SCATTER
 from pytest_decodegate.workloads.collectives.paths import (
     ALLREDUCE,
+    HOT_BUFFERS,
     ONE_SHOT_BYTES,
+    SYMMETRIC_ALLOCATIONS,
     CollectivePath,
     PreparedBurst,
     Shape,
     torch_path,
 )
+from pytest_decodegate.workloads.collectives.result_check import Collective, ResultCheck, total
 from pytest_decodegate.workloads.runtime.timing import ALIGN_CYCLES, MOST_ALIGN_CYCLES, CudaClock
 
 torch = pytest.importorskip("torch", reason="collectives run on torch")
@@ -35,20 +41,92 @@ def test_a_paths_name_says_how_it_is_issued(named: dict[str, CollectivePath]) ->
         assert path.contract["start"] == ("device barrier" if path.cuda else "host barrier")
 
 
-def test_calls_go_to_distinct_buffers_in_order() -> None:
-    seen: list[tuple[int, int, int]] = []
-    path = torch_path(
+Sizes = list[tuple[int, int, int]]
+
+
+def issued_on_the_host(shape: Shape, seen: Sizes) -> PreparedBurst:
+    """A path on the host that notes number and sizes of each call."""
+    return torch_path(
         lambda number, given, result: seen.append((number, given.numel(), result.numel())), cuda=False, graph=False
-    )
-    issued = path.issue(Shape([4, 6, 8], [8, 12, 16]))
+    ).issue(shape)
+
+
+def addresses(tensors: list[Any]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def test_cold_calls_go_to_distinct_buffers_in_order() -> None:
+    seen: Sizes = []
+    issued = issued_on_the_host(Shape([4, 6, 8], [8, 12, 16], "cold"), seen)
     issued.burst()
     assert seen == [(0, 4, 8), (1, 6, 12), (2, 8, 16)]
-    assert len({tensor.data_ptr() for tensor in [*issued.inputs, *issued.outputs]}) == 6
+    assert len({*addresses(issued.inputs), *addresses(issued.outputs)}) == 6
+    assert issued.contract == {"cache": "cold", "buffers": 3}
+    assert issued.witness is None
+
+
+def test_hot_calls_take_turns_on_a_few_buffers_whatever_their_sizes() -> None:
+    seen: Sizes = []
+    issued = issued_on_the_host(Shape([4, 6, 8, 2, 5], [8, 12, 16, 4, 10]), seen)
+    issued.burst()
+    assert seen == [(0, 4, 8), (1, 6, 12), (2, 8, 16), (3, 2, 4), (4, 5, 10)]
+    first, second, *rest = addresses(issued.inputs)
+    assert rest == [first, second, first]
+    assert len({*addresses(issued.inputs), *addresses(issued.outputs[-HOT_BUFFERS:])}) == 2 * HOT_BUFFERS
+    assert issued.contract == {"cache": "hot", "buffers": HOT_BUFFERS}
 
 
 def test_in_place_means_that_the_result_is_where_the_input_was() -> None:
-    issued = ALLREDUCE["gloo"].issue(Shape([4, 4], [4, 4]))
-    assert issued.outputs is issued.inputs
+    issued = torch_path(lambda *_: None, cuda=False, graph=False, in_place=True).issue(Shape([4] * 3, [4] * 3))
+    issued.burst()
+    assert issued.in_place
+    assert addresses(issued.outputs[1:]) == addresses(issued.inputs[1:])
+
+
+ALONE = Collective("AllReduce", lambda *_: 6, lambda _rank, _call, given: total(given))
+TURNS = 9
+
+
+def found_alone(fault_at: int | None, in_place: bool, value: int = 0) -> tuple[str | None, PreparedBurst]:
+    """What the check of one rank alone finds, whose collective copies; `fault_at`: the call that changes a value."""
+
+    def copy(number: int, given: Any, result: Any) -> None:
+        result.copy_(given)
+        if number == fault_at:
+            result[value] += 1
+
+    prepared = torch_path(copy, cuda=False, graph=False, in_place=in_place).issue(Shape([6] * TURNS, [6] * TURNS))
+    return _checked(ResultCheck("copy", ALONE, prepared, 0, 1, lambda: None)), prepared
+
+
+@given(fault_at=st.integers(0, TURNS - 1), value=st.integers(0, 5), in_place=st.booleans())
+def test_every_value_of_every_call_is_checked_though_calls_take_turns(
+    fault_at: int, value: int, in_place: bool
+) -> None:
+    wrong, _ = found_alone(fault_at, in_place, value)
+    assert wrong is not None
+    assert f"call {fault_at} of {TURNS}, round 1 of 2 on rank 0: 1 of 6 values are wrong; value {value} is" in wrong
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_right_numbers_pass_and_leave_zeros_to_be_timed(in_place: bool) -> None:
+    wrong, prepared = found_alone(None, in_place)
+    assert wrong is None
+    assert not any(tensor.any() for tensor in prepared.inputs)
+
+
+def test_the_burst_that_is_timed_is_checked_beside_its_witness_unless_it_works_in_place() -> None:
+    made: list[PreparedBurst] = [found_alone(None, in_place)[1] for in_place in (True, False)]
+    parts = [checks(ResultCheck("copy", ALONE, prepared, 0, 1, lambda: None)) for prepared in made]
+    assert [[part.prepared is prepared for part in each] for each, prepared in zip(parts, made, strict=True)] == [
+        [False],
+        [False, True],
+    ]
+
+
+def test_a_state_of_the_cache_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(BadInput, match="unknown state 'lukewarm' of the cache; use hot or cold"):
+        allreduce("gloo", cache="lukewarm")  # type: ignore[arg-type]
 
 
 def test_what_decoding_sends_goes_in_one_shot_and_megabytes_do_not() -> None:
@@ -141,8 +219,32 @@ def test_the_custom_kernels_communicators_take_turns(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(paths, "torch_barrier", lambda: None)
     monkeypatch.setattr(paths, "buffers", lambda _device, sizes: [torch.ones(size) for size in sizes])
     issued = ALLREDUCE["custom_graph"].issue(Shape([2] * calls, [2] * calls))
-    assert issued.contract == {"communicators": len(used)}
+    assert issued.contract == {"cache": "hot", "buffers": HOT_BUFFERS, "communicators": len(used)}
     assert log[:calls] == [used[call % len(used)] for call in range(calls)]
     # Each rank lets them exchange their handles in the same order, or the handles would be mixed up.
     assert log[calls:] == [f"{name} exchanges handles" for name in reversed(used)]
-    assert [result.tolist() for result in issued.outputs] == [[2.0, 2.0]] * calls
+    held = [result and result.tolist() for result in issued.outputs[:-HOT_BUFFERS]]
+    assert held == [None] * (calls - HOT_BUFFERS)  # given back, as the step does
+    assert [result.tolist() for result in issued.outputs[-HOT_BUFFERS:]] == [[2.0, 2.0]] * HOT_BUFFERS
+
+
+def test_symmetric_allocations_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[Any]] = []
+    used: list[int] = []
+
+    def symmetric(count: int, elements: int) -> list[Any]:
+        made.append([torch.ones(elements) for _ in range(count)])
+        return made[-1]
+
+    monkeypatch.setattr(communicators, "symmetric", symmetric)
+    monkeypatch.setattr(communicators, "host_group", lambda: SimpleNamespace(group_name="all"))
+    monkeypatch.setattr(paths, "captured", lambda burst: (burst(), burst)[1])
+    monkeypatch.setattr(paths, "torch_barrier", lambda: None)
+    monkeypatch.setattr(paths, "buffers", lambda _device, sizes: [torch.ones(size) for size in sizes])
+    ops = SimpleNamespace(one_shot_all_reduce_out=lambda given, *_: used.append(given.data_ptr()))
+    monkeypatch.setattr(torch.ops, "symm_mem", ops)
+    issued = ALLREDUCE["symm_mem_graph"].issue(Shape([4] * 20, [4] * 20))
+    assert [len(place) for place in made] == [1] * SYMMETRIC_ALLOCATIONS
+    places = addresses([place[0] for place in made])
+    assert used == [places[call % SYMMETRIC_ALLOCATIONS] for call in range(20)]
+    assert issued.contract["allocations"] == SYMMETRIC_ALLOCATIONS

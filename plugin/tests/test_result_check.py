@@ -61,12 +61,11 @@ def shifted(part: Any, by: int) -> Any:
 
 @given(st.integers(1, MOST_RANKS), st.data())
 @settings(deadline=None, max_examples=40)
-def test_right_numbers_pass_on_every_rank_and_leave_zeros(world_size: int, data: st.DataObject) -> None:
+def test_right_numbers_pass_on_every_rank(world_size: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, world_size - 1))
     for collective in (SUM, GATHER):
         check = check_of(collective, world_size, rank)
         assert check() is None
-        assert all(not tensor.any() for tensor in check.prepared.inputs)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])

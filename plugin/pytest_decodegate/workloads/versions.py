@@ -27,13 +27,13 @@ CLOCKS: Mapping[str, int] = {
 """By what a contract calls the clock."""
 
 WORKLOADS: Mapping[str, int] = {
-    "allreduce": 1,
-    "alltoall": 2,  # 2: a token goes to a rank once, however many of its experts are there
+    "allreduce": 2,  # 2: calls take turns on a few buffers, of symmetric memory on several allocations
+    "alltoall": 3,  # 2: a token goes to a rank once, however many of its experts are there; 3: as allreduce 2
     "attention": 1,
     "elementwise": 1,
     "expert_mlp": 1,
-    "gather_scatter": 1,
-    "logits_gather": 1,
+    "gather_scatter": 2,  # 2: as allreduce 2
+    "logits_gather": 2,  # 2: as allreduce 2
     "marlin": 1,
     "positions": 1,
     "projection": 1,

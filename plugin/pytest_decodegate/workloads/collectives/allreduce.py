@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ...errors import BadInput
 from ...gang.worker import note
@@ -13,7 +14,7 @@ from ..runtime.timing import ALIGN_CYCLES, CpuClock, CudaClock, Workload
 from ..versions import workload_fields
 from . import communicators
 from .own_part import own_part
-from .paths import ALLREDUCE, CollectivePath, PreparedBurst, Shape
+from .paths import ALLREDUCE, CacheState, CollectivePath, PreparedBurst, Shape
 from .result_check import Collective, ResultCheck, total
 
 if TYPE_CHECKING:
@@ -23,26 +24,35 @@ SWEEP_BYTES = 1 << 30
 """Of the buffers of a sweep's burst: large messages come in shorter bursts."""
 
 
-def allreduce(path: str, tokens: int = 1, calls: int = KIMI_K25.layer_allreduces) -> Workload:
-    """AllReduce(sum) of bf16 [tokens, 7168], a burst of `calls` on distinct buffers.
+def allreduce(
+    path: str, tokens: int = 1, calls: int = KIMI_K25.layer_allreduces, cache: CacheState = "hot"
+) -> Workload:
+    """AllReduce(sum) of bf16 [tokens, 7168], a burst of `calls`.
 
-    path: one of paths.ALLREDUCE. Skips where the path does not exist, with the library's reason; raises BadInput for
-    a path that nobody knows.
+    path: one of paths.ALLREDUCE. cache: "hot" on a few buffers in turn, as in the step; "cold" on distinct ones.
+    Skips where the path does not exist, with the library's reason; raises BadInput for a path that nobody knows.
     """
-    return _allreduce(path, tokens * KIMI_K25.hidden, calls, {"tokens": tokens})
+    return _allreduce(path, tokens * KIMI_K25.hidden, calls, cache, {"tokens": tokens})
 
 
 def allreduce_sweep(path: str, size_bytes: int, most_calls: int = KIMI_K25.layer_allreduces) -> Workload:
     """AllReduce(sum) of `size_bytes` of bf16, for algbw and busbw over sizes that decoding does not use."""
     calls = max(1, min(most_calls, SWEEP_BYTES // size_bytes))
-    return _allreduce(path, size_bytes // BF16_BYTES, calls, {})
+    return _allreduce(path, size_bytes // BF16_BYTES, calls, "hot", {})
 
 
-def _allreduce(path: str, elements: int, calls: int, contract: Mapping[str, Json]) -> Workload:
+def _allreduce(path: str, elements: int, calls: int, cache: CacheState, contract: Mapping[str, Json]) -> Workload:
     summed = Collective("AllReduce", lambda *_: elements, lambda _rank, _call, given: total(given))
-    shape = Shape([elements] * calls, [elements] * calls)
+    shape = Shape([elements] * calls, [elements] * calls, _known_state(cache))
     more = {**workload_fields("allreduce"), "collective": "allreduce", "bytes": elements * BF16_BYTES, **contract}
     return workload(ALLREDUCE, path, summed, shape, more)
+
+
+def _known_state(cache: CacheState) -> CacheState:
+    if cache not in get_args(CacheState):
+        raise BadInput(f"AllReduce: unknown state {cache!r} of the cache; use {' or '.join(get_args(CacheState))}")
+
+    return cache
 
 
 def workload(
@@ -96,9 +106,26 @@ def _clock(path: CollectivePath, prepared: PreparedBurst) -> CpuClock | CudaCloc
 
 def _checked(check: ResultCheck) -> str | None:
     """The check, and a note of where the ranks are: it is quoted if one of them hangs in the samples."""
-    wrong = check()
+    found = [part() for part in checks(check)]  # all, whatever is found: every rank makes equally many calls
+    wrong = next((text for text in found if text), None)
+    for tensor in check.prepared.inputs:
+        tensor.zero_()  # zeros stay zeros however often they are summed in place; numbers would overflow
+
     note(f"{check.what}: numbers are {'wrong' if wrong else 'right, being timed'}")
     return wrong
+
+
+def checks(check: ResultCheck) -> list[ResultCheck]:
+    """`check` of the burst that is timed; where its calls take turns on buffers, first of a witness of every call.
+
+    In place, with turns, the witness alone: each call sums what the one before it left, and no number bears 122 sums.
+    """
+    prepared = check.prepared
+    if prepared.witness is None:
+        return [check]
+
+    witness = replace(check, prepared=prepared.witness())
+    return [witness] if prepared.in_place else [witness, check]
 
 
 def _host_barrier() -> None:

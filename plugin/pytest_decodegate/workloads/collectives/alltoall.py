@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..experts import draw_routings
 from ..kimi import BF16_BYTES, KIMI_K25
-from ..runtime.timing import Workload, captured, rotate
+from ..runtime.timing import Workload, captured
 from ..versions import workload_fields
 from . import communicators
 from .allreduce import workload
-from .paths import CollectiveCall, CollectivePath, PreparedBurst, Shape, buffers, pynccl_path, torch_barrier, torch_path
+from .paths import (
+    CollectiveCall,
+    CollectivePath,
+    PreparedBurst,
+    Shape,
+    prepared_burst,
+    pynccl_path,
+    torch_barrier,
+    torch_path,
+    turned_buffers,
+)
 from .result_check import Collective, total
 
 if TYPE_CHECKING:
@@ -159,21 +169,20 @@ def _pynccl_reduce_scatter(communicator: Any, _number: int, given: Any, result: 
 def _agrs(shape: Shape, *, dispatch: bool) -> PreparedBurst:
     """Through vLLM's AgRsAll2AllManager; router weights and expert ids go with the hidden states, as in a layer."""
     manager = communicators.all2all()
-    inputs = buffers("cuda", shape.inputs)
-    outputs: list[Any] = [None] * len(inputs)
+    inputs = turned_buffers("cuda", shape.inputs, shape.turns)
     tokens = shape.inputs[0] // KIMI_K25.hidden
     (routing,) = draw_routings(tokens, 1, experts=KIMI_K25.experts, top_k=KIMI_K25.experts_per_token, seed=0)
     weights, ids = routing.weights.cuda(), routing.ids.cuda()
 
-    def call(number: int) -> None:
+    def call(number: int) -> Any:
         hidden = inputs[number].view(-1, KIMI_K25.hidden)
         if dispatch:
-            outputs[number] = manager.dispatch(hidden, weights, ids, is_sequence_parallel=True)[0]
-        else:
-            outputs[number] = manager.combine(hidden, is_sequence_parallel=True)
+            return manager.dispatch(hidden, weights, ids, is_sequence_parallel=True)[0]
 
-    burst = captured(rotate([partial(call, number) for number in range(len(inputs))]))
-    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"library": "nccl"})
+        return manager.combine(hidden, is_sequence_parallel=True)
+
+    contract: dict[str, Json] = {"library": "nccl"}
+    return prepared_burst(shape, inputs, call, captured, barrier=torch_barrier(), contract=contract)
 
 
 def _paths(gloo_or_nccl: CollectiveCall, pynccl: Any, *, dispatch: bool) -> dict[str, CollectivePath]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..kimi import BF16_BYTES
 from ..runtime.timing import Burst, captured, rotate
@@ -21,37 +21,69 @@ CUSTOM_COMMUNICATORS = 8
 several such places. With one, the time of a call differed by 2 % (sd) between fresh processes; with eight, and the host
 kept ahead of the device (CudaClock), by 0.7 % between 8 gangs of two H200s. What each contributes was not measured."""
 
+SYMMETRIC_ALLOCATIONS = 8
+"""That take turns in a burst, for the same reason: each has flags of its own. On two H200s the time of a call differed
+by 2.2 % between allocations of one process at 14 KB and by 5 % at 0.9 MB, alike in every process; with eight in turn,
+by 0.1 and 0.3 % between three gangs."""
+
+CacheState = Literal["hot", "cold"]
+
+HOT_BUFFERS = 2
+"""That take turns while the cache is to be hot: in the step the GEMM before has just written what is summed, to one of
+the few blocks that the allocator hands out in turn. One, two and four gave the same on two H200s."""
+
 ONE_SHOT_BYTES = 256 << 10
 """Up to here a rank of symmetric memory reads all of every peer; above, each reduces its share and sends it round."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBurst:
-    """A burst that is ready to run, and its tensors call by call; `inputs` is `outputs` where it works in place.
+    """A burst that is ready to run, and its tensors call by call.
 
-    outputs: entries may be replaced by a run of the burst; read them afterwards. barrier: a small collective of the
-    same ranks on a buffer of its own, that keeps every rank's stream until all have come. owner: lives as long.
+    inputs: calls that take turns on a buffer have the same, or a part of it. outputs: entries are replaced by a run of
+    the burst, and None where a later call has used the buffer again: `last` calls have theirs. in_place: the output is
+    the input. barrier: a small collective of the same ranks on a buffer of its own, that keeps every rank's stream
+    until all have come. witness: makes a burst of the same calls on the same buffers, whose `inputs` are copied to the
+    buffers and whose `outputs` from them, call by call: every call can be checked. owner: lives as long.
     """
 
     burst: Burst
     inputs: list[Any]
     outputs: list[Any]
+    in_place: bool = False
     barrier: Burst | None = None
     contract: Mapping[str, Json] = field(default_factory=dict)
+    witness: Callable[[], PreparedBurst] | None = None
+    last: int = 0
     owner: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """bf16 elements that this rank puts into each call, and gets out of it."""
+    """bf16 elements that this rank puts into each call, and gets out of it.
+
+    cache: "hot" has the calls take turns on HOT_BUFFERS buffers, as the step's do; with "cold" each call has its own,
+    which for large messages then come from memory.
+    """
 
     inputs: Sequence[int]
     outputs: Sequence[int]
+    cache: CacheState = "hot"
 
     @property
     def largest_bytes(self) -> int:
         """Of one input, in bytes."""
         return BF16_BYTES * max(self.inputs)
+
+    @property
+    def turns(self) -> int:
+        """Buffers that the calls take turns on."""
+        return min(HOT_BUFFERS, len(self.inputs)) if self.cache == "hot" else len(self.inputs)
+
+    @property
+    def contract(self) -> dict[str, Json]:
+        """The fields that say so."""
+        return {"cache": self.cache, "buffers": self.turns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +135,76 @@ def buffers(device: str, elements: Sequence[int]) -> list[Any]:
     return [torch.zeros(each, dtype=torch.bfloat16, device=device) for each in elements]
 
 
+def in_turn(held: Sequence[Any], elements: Sequence[int]) -> list[Any]:
+    """For each call as many elements as it takes, of the buffer out of `held` whose turn it is."""
+    return [held[call % len(held)][:size] for call, size in enumerate(elements)]
+
+
+def turned_buffers(device: str, elements: Sequence[int], turns: int) -> list[Any]:
+    """For each call a bf16 tensor of zeros; every `turns` calls come to the same buffer again."""
+    sizes = elements if turns == len(elements) else [max(elements)] * turns
+    return in_turn(buffers(device, sizes), elements)
+
+
+def prepared_burst(
+    shape: Shape,
+    inputs: list[Any],
+    call: Callable[[int], Any],
+    launch: Callable[[Burst], Burst],
+    *,
+    in_place: bool = False,
+    barrier: Burst | None = None,
+    contract: Mapping[str, Json] | None = None,
+    owner: object = None,
+) -> PreparedBurst:
+    """The burst of all calls of `shape`. call: makes one by its number, and returns its output. launch: what makes a
+    burst of calls one that is timed, as `captured`.
+    """
+    count = len(inputs)
+    outputs: list[Any] = [None] * count
+
+    def keep(number: int) -> None:
+        outputs[number - shape.turns] = None  # so that an allocator hands the memory out again, as in the step
+        outputs[number] = call(number)
+
+    burst = launch(rotate([partial(keep, number) for number in range(count)]))
+    witness = partial(_witness, shape, inputs, call, launch) if shape.turns < count else None
+    fields = {**shape.contract, **(contract or {})}
+    return PreparedBurst(burst, inputs, outputs, in_place, barrier, fields, witness, shape.turns, owner)
+
+
+def _witness(
+    shape: Shape, inputs: list[Any], call: Callable[[int], Any], launch: Callable[[Burst], Burst]
+) -> PreparedBurst:
+    device = inputs[0].device
+    given, seen = buffers(device, shape.inputs), buffers(device, shape.outputs)
+
+    def witnessed(number: int) -> None:
+        inputs[number].copy_(given[number])
+        seen[number].copy_(call(number).flatten())
+
+    return PreparedBurst(launch(rotate([partial(witnessed, number) for number in range(len(inputs))])), given, seen)
+
+
+def as_it_is(burst: Burst) -> Burst:
+    """`burst`: how calls are launched one by one."""
+    return burst
+
+
 def _prepared(
     shape: Shape, call: CollectiveCall, device: str, graph: bool, in_place: bool, barrier: Burst | None
 ) -> PreparedBurst:
-    inputs = buffers(device, shape.inputs)
-    outputs = inputs if in_place else buffers(device, shape.outputs)
-    burst = rotate([partial(call, *each) for each in zip(range(len(inputs)), inputs, outputs, strict=True)])
+    inputs = turned_buffers(device, shape.inputs, shape.turns)
+    outputs = inputs if in_place else turned_buffers(device, shape.outputs, shape.turns)
+
+    def made(number: int) -> Any:
+        call(number, inputs[number], outputs[number])
+        return outputs[number]
+
     # What GangSource asks NCCL about; the other users of CUDA here have kernels of their own.
     library: dict[str, Json] = {"library": "nccl"} if device == "cuda" else {}
-    return PreparedBurst(captured(burst) if graph else burst, inputs, outputs, barrier, library)
+    launch = captured if graph else as_it_is
+    return prepared_burst(shape, inputs, made, launch, in_place=in_place, barrier=barrier, contract=library)
 
 
 def torch_barrier() -> Burst:
@@ -133,42 +226,50 @@ def _pynccl_all_reduce(communicator: Any, _number: int, given: Any, result: Any)
 
 def _custom_graph(shape: Shape) -> PreparedBurst:
     """A kernel of vLLM over CUDA IPC, captured in its `capture()`, at whose end the ranks exchange buffer handles."""
-    inputs = buffers("cuda", shape.inputs)
+    inputs = turned_buffers("cuda", shape.inputs, shape.turns)
     count = min(CUSTOM_COMMUNICATORS, len(inputs))
     carriers = [communicators.custom(shape.largest_bytes) for _ in range(count)]
-    outputs: list[Any] = [None] * len(inputs)
 
-    def call(index: int) -> None:
-        outputs[index] = carriers[index % len(carriers)].custom_all_reduce(inputs[index])
+    def call(index: int) -> Any:
+        return carriers[index % len(carriers)].custom_all_reduce(inputs[index])
 
-    with ExitStack() as captures:
-        for carrier in carriers:
-            captures.enter_context(carrier.capture())
+    def launch(burst: Burst) -> Burst:
+        with ExitStack() as captures:
+            for carrier in carriers:
+                captures.enter_context(carrier.capture())
 
-        burst = captured(rotate([partial(call, index) for index in range(len(inputs))]))
+            return captured(burst)
 
-    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"communicators": count}, owner=carriers)
+    contract: dict[str, Json] = {"communicators": count}
+    return prepared_burst(shape, inputs, call, launch, barrier=torch_barrier(), contract=contract, owner=carriers)
 
 
 def _symm_mem_graph(shape: Shape) -> PreparedBurst:
     """The one-shot or two-shot kernel of torch on symmetric memory; never the multimem one, see `symmetric`."""
     import torch
 
-    inputs = communicators.symmetric(len(shape.inputs), shape.inputs[0])
+    allocations = min(SYMMETRIC_ALLOCATIONS, len(shape.inputs))
+    each = -(-shape.turns // allocations)
+    places = [communicators.symmetric(each, shape.inputs[0]) for _ in range(allocations)]
+    # The next call goes to the next allocation, so that a burst is the mean over all of them.
+    inputs = in_turn([place[number] for number in range(each) for place in places], shape.inputs)
     name = communicators.host_group().group_name
     one_shot = shape.largest_bytes <= ONE_SHOT_BYTES
-    outputs = buffers("cuda", shape.outputs) if one_shot else inputs
+    outputs = turned_buffers("cuda", shape.outputs, shape.turns) if one_shot else inputs
     ops = torch.ops.symm_mem
 
-    def call(given: Any, result: Any) -> None:
+    def call(number: int) -> Any:
         if one_shot:
-            ops.one_shot_all_reduce_out(given, "sum", name, result)
+            ops.one_shot_all_reduce_out(inputs[number], "sum", name, outputs[number])
         else:
-            ops.two_shot_all_reduce_(given, "sum", name)
+            ops.two_shot_all_reduce_(inputs[number], "sum", name)
 
-    burst = captured(rotate([partial(call, *pair) for pair in zip(inputs, outputs, strict=True)]))
-    algorithm = "one-shot" if one_shot else "two-shot"
-    return PreparedBurst(burst, inputs, outputs, torch_barrier(), {"algorithm": algorithm})
+        return outputs[number]
+
+    contract: dict[str, Json] = {"algorithm": "one-shot" if one_shot else "two-shot", "allocations": allocations}
+    return prepared_burst(
+        shape, inputs, call, captured, in_place=not one_shot, barrier=torch_barrier(), contract=contract
+    )
 
 
 ALLREDUCE: Mapping[str, CollectivePath] = {
