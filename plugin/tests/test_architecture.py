@@ -30,11 +30,12 @@ MAY_USE: dict[str, set[str]] = {
     "machine": {"process", "metric", "errors", "cause"},
     "gang": {"process", "errors", "cause"},
     "workloads": {"gang", "metric", "errors"},
+    "profile": {"workloads", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},
     "importing": {"baseline", "machine", "metric", "errors"},
     "gate": {"baseline", "machine", "metric", "errors", "cause"},
     "compare": {"gate", "baseline", "machine", "metric", "errors", "cause"},
-    "report": {"compare", "gate", "baseline", "machine", "metric", "errors", "cause"},
+    "report": {"profile", "compare", "gate", "baseline", "machine", "metric", "errors", "cause"},
     "client": {"metric", "errors", "cause"},
     "serving": {"client", "process", "workloads", "metric", "errors", "cause"},
     "settings": {"serving", "client", "workloads", "gang", "process", "machine", "metric", "errors"},
@@ -56,7 +57,7 @@ MAY_USE: dict[str, set[str]] = {
     },
     "commands": {
         *("session", "resources", "settings", "report", "importing", "compare", "gate", "baseline", "serving"),
-        *("client", "workloads", "machine", "process", "metric", "errors", "cause"),
+        *("profile", "client", "workloads", "machine", "process", "metric", "errors", "cause"),
     },
     "fixtures": {"session", "resources", "serving", "machine"},
     "plugin": {"fixtures", "session", "settings", "report", "process", "errors"},
@@ -135,7 +136,7 @@ def test_what_the_ranks_side_imports_is_on_the_ranks_side(name: str) -> None:
     assert own - set(RANK_SIDE) == set()
 
 
-@pytest.mark.parametrize("room", ["gate", "baseline", "compare", "importing"])
+@pytest.mark.parametrize("room", ["gate", "baseline", "compare", "importing", "profile"])
 def test_the_pure_rooms_know_neither_pytest_nor_torch(room: str) -> None:
     names = {name.split(".")[0] for module in MODULES.values() if module.room == room for name in module.imports()}
     assert not names & {"pytest", "_pytest", "torch", "vllm", "pynvml"}

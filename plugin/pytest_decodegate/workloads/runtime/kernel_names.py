@@ -101,8 +101,12 @@ def _depths(name: str) -> Iterator[tuple[int, int]]:
 
 def _opens_template(name: str, index: int) -> bool:
     """Template arguments follow a name; what follows a number, a bracket or `operator` compares."""
-    before = re.search(r"[A-Za-z_]\w*$", name[:index])
-    return (bool(before) and before[0] != "operator") or name.startswith("<unnamed>", index)  # type: ignore[index]
+    start = index
+    while start and (name[start - 1].isalnum() or name[start - 1] == "_"):
+        start -= 1
+
+    word = name[start:index].lstrip("0123456789")
+    return (bool(word) and word != "operator") or name.startswith("<unnamed>", index)
 
 
 def _close(opened: list[str], bracket: str) -> None:
