@@ -36,7 +36,7 @@ _MOST_SPREAD: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One kernel of a step. waiting_us: of its time, what it waited for a later rank; always 0 for no collective."""
 
     kernel: Kernel
@@ -60,7 +60,7 @@ class RankStep:
     """One step of one rank, its launches by start. period_us: to the next iteration; None if that is no decode step."""
 
     period_us: float | None
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ def _rank_step(step: Step, rules: Rules, least: _Least) -> RankStep:
     for kernel in step.kernels:
         category, kind = rules.classify(kernel.name)
         own_us = next(upcoming[category]) if category in upcoming else kernel.duration_us
-        launches.append(Launch(kernel, category, kind, kernel.duration_us - own_us))
+        launches.append(KernelLaunch(kernel, category, kind, kernel.duration_us - own_us))
 
     period_us = None if step.end_us is None else step.end_us - step.start_us
     return RankStep(period_us, tuple(launches))

@@ -11,7 +11,7 @@ from typing import Final
 from ..printable import printable
 from ..workloads.runtime.kernel_names import short_name
 from .categories import Category
-from .ranks import Launch, RankStep, SteadySteps
+from .ranks import KernelLaunch, RankStep, SteadySteps
 from .trace import RankTrace
 
 MOST_NAME: Final = 400
@@ -141,7 +141,7 @@ def median_step(steady: SteadySteps) -> tuple[RankStep, ...]:
 _Rows = Sequence[tuple[RankStep, ...]]
 
 
-def _all(rows: _Rows) -> Iterable[Launch]:
+def _all(rows: _Rows) -> Iterable[KernelLaunch]:
     return (launch for row in rows for step in row for launch in step.launches)
 
 
@@ -204,7 +204,7 @@ def _kept_name(name: str) -> str:
     return kept if len(kept) <= MOST_NAME else f"{kept[: MOST_NAME - 3]}..."
 
 
-def _union_us(launches: Sequence[Launch], *, waiting: bool = False, stream: int | None = None) -> float:
+def _union_us(launches: Sequence[KernelLaunch], *, waiting: bool = False, stream: int | None = None) -> float:
     """Length of the union of the intervals; those of collectives without their wait unless `waiting`."""
     spans = sorted(
         (launch.kernel.start_us if waiting else launch.start_us, launch.kernel.end_us)
@@ -246,7 +246,7 @@ def _streams(rows: _Rows) -> dict[int, float]:
     }
 
 
-def _casts_in_layers(launches: Sequence[Launch]) -> float:
+def _casts_in_layers(launches: Sequence[KernelLaunch]) -> float:
     inside = [number for number, launch in enumerate(launches) if launch.category in _LAYERS]
     if not inside:
         return 0.0
