@@ -35,16 +35,16 @@ def read(path: Path) -> RankTrace:
         raise BadInput(f"{path}: has no traceEvents, so it is no trace of torch.profiler")
 
     distributed = head.get("distributedInfo")
-    told = distributed if isinstance(distributed, dict) else {}
+    run = distributed if isinstance(distributed, dict) else {}
     return RankTrace(
         source=path,
         tool="torch.profiler",
         kernels=ordered(events.kernels, path),
         marks=events.marks(),
-        rank=_rank(told, path),
-        world_size=_count(told.get("world_size")),
+        rank=_rank(run, path),
+        world_size=_count(run.get("world_size")),
         origin_us=_origin_us(head.get("baseTimeNanoseconds")),
-        facts=_facts(head, told),
+        facts=_facts(head, run),
     )
 
 
@@ -103,8 +103,8 @@ class _Events:
             self._starts[key] = min(float(start_us), self._starts.get(key, float(start_us)))
 
 
-def _rank(told: Mapping[str, Any], path: Path) -> int | None:
-    if (rank := _count(told.get("rank"))) is not None:
+def _rank(run: Mapping[str, Any], path: Path) -> int | None:
+    if (rank := _count(run.get("rank"))) is not None:
         return rank
 
     found = _RANK_IN_NAME.findall(path.name)
@@ -119,8 +119,8 @@ def _origin_us(nanoseconds: Any) -> float:
     return nanoseconds / 1000 if isinstance(nanoseconds, int) else 0.0
 
 
-def _facts(head: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str | int]:
+def _facts(head: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, str | int]:
     devices = head.get("deviceProperties")
     name = devices[0].get("name") if isinstance(devices, list) and devices and isinstance(devices[0], dict) else None
-    facts = {"gpu": name, "nccl": told.get("nccl_version"), **{key: head.get(key) for key in _FACTS}}
+    facts = {"gpu": name, "nccl": run.get("nccl_version"), **{key: head.get(key) for key in _FACTS}}
     return {key: value for key, value in facts.items() if isinstance(value, str | int)}
