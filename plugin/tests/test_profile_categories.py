@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import traces
 from traces import Invented
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.profile import categories, truth
+from pytest_decodegate.profile import categories, torch_trace, truth
 from pytest_decodegate.profile.categories import Category
 from pytest_decodegate.profile.reading import read_profile
 from pytest_decodegate.workloads.kimi import KIMI_K25
@@ -113,7 +112,7 @@ def test_every_category_has_a_rule_and_a_label() -> None:
 
 def test_kernels_that_were_seen_on_gpus_are_known() -> None:
     """All but three additions of integers, which take 0.3 % of a step."""
-    names = json.loads((traces.DATA.parent / "kernel_names.json").read_text())["names"]
+    names = {kernel.name for kernel in torch_trace.read(traces.SLICE[0]).kernels}
     rest = [name for name in names if categories.built_in().classify(name).category == Category.REST]
     assert len(names) > 50
     assert all("CUDAFunctor" in name for name in rest)
