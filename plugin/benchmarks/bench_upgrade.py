@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from pytest_decodegate.gate.pairs import FIRST_PAIRS, MOST_PAIRS, PairedComparison, planned_looks
-from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, decide
+from pytest_decodegate.gate.pairs import FIRST_PAIRS, MOST_PAIRS, PairedComparison
+from pytest_decodegate.gate.stats.looks import planned_looks
+from pytest_decodegate.gate.stats.rules import decide
 from pytest_decodegate.metric import DEFAULT_TOLERANCE, Kind
 
 DATA = Path(__file__).with_name("data") / "h200_aa.json"
@@ -91,7 +92,7 @@ def run(noise: Noise, change: float, tolerance: float) -> Run:
     base, candidate = noise.processes(MOST_PAIRS), noise.processes(MOST_PAIRS) * (1 + change)
     differences = np.log(np.median(candidate, axis=1)) - np.log(np.median(base, axis=1))
     for pairs in looks:
-        outcome = decide(PairedComparison(tuple(differences[:pairs].tolist()), POCOCK_ALPHA[len(looks)]), tolerance)
+        outcome = decide(PairedComparison(tuple(differences[:pairs].tolist()), len(looks)), tolerance)
         if outcome != "INCONCLUSIVE":
             break
 

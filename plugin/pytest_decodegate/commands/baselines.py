@@ -142,7 +142,8 @@ def _middle(stored: StoredMetric) -> float:
 
 def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, str, str, str]:
     """Spread between processes, difference between sessions, band, and the smallest change that a run would resolve."""
-    from ..gate.stats.rules import POCOCK_ALPHA, foresee
+    from ..gate.stats.recorded import noise_class
+    from ..gate.stats.rules import foresee
     from ..gate.verdict import session_logs
 
     metric = stored.metric
@@ -151,9 +152,9 @@ def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates:
         return "-", "-", band, "the band alone"
 
     own, others = session_logs(stored), [session_logs(peer) for peer in peers]
-    foreseen = foresee(replicates, own, others, metric.kind, POCOCK_ALPHA[LOOKS])
+    foreseen = foresee(replicates, own, others, noise_class(metric, stored.level), LOOKS)
     assumed = " (assumed)" if len(stored.current) == 1 else ""
-    smallest = math.expm1(foreseen.half_width)
+    smallest = math.expm1(foreseen.hi)
     return (
         _spread(own),
         format_percent(math.sqrt(foreseen.noise.session.value), signed=False) + assumed,
@@ -170,8 +171,11 @@ def _spread(sessions: Sequence[Sequence[float]]) -> str:
 
 
 def _peers(baseline: Baseline, stored: StoredMetric) -> list[StoredMetric]:
+    from ..gate.stats.recorded import noise_class
+
+    own = noise_class(stored.metric, stored.level)
     others = (other for other in baseline.metrics.values() if other is not stored)
-    return [other for other in others if other.metric.kind == stored.metric.kind and other.level != "published"]
+    return [other for other in others if noise_class(other.metric, other.level) == own]
 
 
 def _of_all(current: int, all_of_them: int) -> str:

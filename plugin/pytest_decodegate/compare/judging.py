@@ -12,8 +12,9 @@ from ..cause import Cause, Finding
 from ..gate.evidence import speculation
 from ..gate.evidence.swaps import is_swap, swap_findings
 from ..gate.published import without_numbers
-from ..gate.stats.noise import Peers, Sessions, others
-from ..gate.stats.rules import POCOCK_ALPHA, Comparison, Settlement, compare_sessions, decide, sessions_that_settle
+from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
+from ..gate.stats.recorded import NoiseClass, noise_class
+from ..gate.stats.rules import Comparison, Settlement, compare_sessions, decide, sessions_that_settle
 from ..gate.verdict import (
     Basis,
     Judgement,
@@ -31,10 +32,10 @@ from ..gate.verdict import (
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
-from ..metric import Kind, Replicate
+from ..metric import Replicate
 from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
-ALPHA = POCOCK_ALPHA[1]
+LOOKS = 1
 """Stored sessions are looked at once."""
 
 
@@ -42,20 +43,20 @@ ALPHA = POCOCK_ALPHA[1]
 class _Common:
     """A metric that both baselines have.
 
-    logs: of both sides, by `session_logs`. own: their noise. peers: that of the other metrics of its kind.
+    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class.
     """
 
     base: StoredMetric
     new: StoredMetric
     logs: tuple[Sessions, Sessions]
-    own: Peers
-    peers: Peers
+    own: Spread
+    fitted: ClassNoise
 
     @property
     def comparison(self) -> Comparison:
         """Of the new sessions with those of the base."""
         base, new = self.logs
-        return compare_sessions(new, base, self.own, self.peers, self.new.metric.kind, ALPHA)
+        return compare_sessions(new, base, self.own, self.fitted, LOOKS)
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ class Judge:
     def judgements(self) -> Iterator[Judgement]:
         """One per metric that both have, in the order of `base`."""
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
-        own = [Peers.of(*sides) for sides in logs]
-        peers = _peers([new.metric.kind for _, new in self._common], own)
-        for (base, new), sides, mine, rest in zip(self._common, logs, own, peers, strict=True):
-            yield self._judgement(_Common(base, new, sides, mine, rest))
+        own = [Spread.of(*sides) for sides in logs]
+        fitted = _fitted([noise_class(new.metric, new.level) for _, new in self._common], own)
+        for (base, new), sides, mine, noise in zip(self._common, logs, own, fitted, strict=True):
+            yield self._judgement(_Common(base, new, sides, mine, noise))
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -142,12 +143,11 @@ class Judge:
         outcome = decide(comparison, tolerance)
         noise = math.sqrt(comparison.noise.session.value)
         level = level_of(sessions, common.base.metric)
-        p_worse = comparison.p_worse if outcome == "REGRESSED" else None
         return replace(
             bare,
             verdict=Verdict(outcome),
             basis=replace(bare.basis, sessions=len(sessions), session_noise=noise),
-            numbers=bare.numbers.compared(bare.metric, level, comparison, ALPHA, p_worse),
+            numbers=bare.numbers.compared(bare.metric, level, comparison),
             settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
         )
 
@@ -256,15 +256,11 @@ def _beside_point(judgement: Judgement, base: StoredMetric, new: StoredMetric) -
     return beside_point(judgement, measured, point)
 
 
-def _peers(kinds: Sequence[Kind], own: Sequence[Peers]) -> list[Peers]:
-    """For each metric what the other metrics of its kind say."""
-    by_kind: dict[Kind, list[int]] = {kind: [] for kind in kinds}
-    for index, kind in enumerate(kinds):
-        by_kind[kind].append(index)
+def _fitted(classes: Sequence[NoiseClass], own: Sequence[Spread]) -> list[ClassNoise]:
+    """For each metric what the metrics of its class say together."""
+    members: dict[NoiseClass, list[Spread]] = {}
+    for one, spread in zip(classes, own, strict=True):
+        members.setdefault(one, []).append(spread)
 
-    peers = [Peers()] * len(kinds)
-    for indices in by_kind.values():
-        for index, rest in zip(indices, others([own[index] for index in indices]), strict=True):
-            peers[index] = rest
-
-    return peers
+    fitted = {one: class_noise(spreads, one) for one, spreads in members.items()}
+    return [fitted[one] for one in classes]

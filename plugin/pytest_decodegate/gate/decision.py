@@ -13,13 +13,10 @@ from enum import StrEnum
 from operator import itemgetter
 
 from ..cause import Cause, Finding
-from .pairs import holm
 from .result import ERROR, Failed, Result
+from .stats.together import uphold
 from .text.quantity import format_percent
 from .verdict import Judgement, Verdict
-
-LEVEL = 0.025
-"""One-sided level at which metrics are called slower, for all of them together."""
 
 MOST_NAMES = 5
 MOST_REASONS = 3
@@ -105,8 +102,8 @@ def _slower(results: Sequence[Result]) -> set[str]:
     """Names of gating metrics that are slower when all are weighed together."""
     numbers = [(each.name, each.judgement.numbers.p_worse) for each in results if not each.advisory]
     weighed = [(name, p) for name, p in numbers if p is not None]
-    adjusted = holm(p for _, p in weighed)
-    return {name for (name, _), p in zip(weighed, adjusted, strict=True) if p <= LEVEL}
+    upheld = uphold(p for _, p in weighed)
+    return {name for (name, _), slower in zip(weighed, upheld, strict=True) if slower}
 
 
 def _blocks(outcome: Result | Failed, slower: set[str]) -> bool:

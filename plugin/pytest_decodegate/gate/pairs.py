@@ -9,7 +9,7 @@ each is judged at Pocock's level, so that stopping early costs no false alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
@@ -20,7 +20,8 @@ from ..metric import Measurement
 from .evidence import speculation
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
-from .stats.rules import POCOCK_ALPHA, Centred, Settlement, decide, worse_logs
+from .stats.looks import POCOCK_ALPHA
+from .stats.rules import Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .verdict import Basis, Judgement, Numbers, Verdict, difference_finding, geometric_mean, identity_differences
 
@@ -33,11 +34,14 @@ MOST_FORESEEN = 100
 
 
 @dataclass(frozen=True, slots=True)
-class PairedComparison(Centred):
-    """Log differences of pairs, candidate minus base, + is worse. alpha: two-sided level of the interval."""
+class PairedComparison:
+    """Log differences of pairs, candidate minus base, + is worse. looks: planned in all, a key of POCOCK_ALPHA.
+
+    half_width: half of the interval, Student's t over pairs.
+    """
 
     differences: tuple[float, ...]
-    alpha: float
+    looks: int
     change: float = field(init=False)
     half_width: float = field(init=False)
 
@@ -46,25 +50,46 @@ class PairedComparison(Centred):
         object.__setattr__(self, "half_width", _half_width(self, len(self.differences)))
 
     @property
+    def lo(self) -> float:
+        """Lower end of the interval."""
+        return self.change - self.half_width
+
+    @property
+    def hi(self) -> float:
+        """Upper end of the interval."""
+        return self.change + self.half_width
+
+    @property
+    def alpha(self) -> float:
+        """Two-sided level of the interval."""
+        return POCOCK_ALPHA[self.looks]
+
+    @property
+    def confidence(self) -> float:
+        """Nominal one of the interval."""
+        return 1 - self.alpha
+
+    @property
     def pair_sd(self) -> float:
         """Standard deviation of one pair, as a fraction."""
         return stdev(self.differences)
 
     @property
-    def _error(self) -> float:
+    def error(self) -> float:
+        """Standard error of the change."""
         return self.pair_sd / math.sqrt(len(self.differences))
 
     @property
     def p_worse(self) -> float:
-        """One-sided p of "the candidate is not slower", over all planned looks.
+        """One-sided p of "the candidate is not slower", over all planned looks: that of this look times their number.
 
-        The nominal p of this look times what Pocock's level was lowered by: at most .025 where lo is above zero.
+        Each look sees fresh pairs. Pocock's level, which decides about one metric, gains a little by how they overlap;
+        far out, where many metrics are weighed together, nothing is left of that gain.
         """
-        if self._error == 0:
+        if self.error == 0:
             return 0.0 if self.change > 0 else 1.0
 
-        tail = t_upper_tail(self.change / self._error, len(self.differences) - 1)
-        return min(1.0, tail * POCOCK_ALPHA[1] / self.alpha)
+        return min(1.0, self.looks * t_upper_tail(self.change / self.error, len(self.differences) - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +123,11 @@ class Side:
     notes: tuple[Finding, ...] = ()
 
 
-def planned_looks(first: int, most: int) -> tuple[int, ...]:
-    """Numbers of pairs at which the verdict is looked at: at most three, at FIRST_PAIRS and MOST_PAIRS 6, 12, 24."""
-    return tuple(sorted({first, min(2 * first, most), most}))
-
-
 def compare_pairs(base: Measurement, candidate: Measurement, looks: int) -> PairedComparison:
     """Compare the i-th replicate of both sides, for each i; `looks` are planned in all, a key of POCOCK_ALPHA."""
     better = candidate.metric.better
     sides = worse_logs(base.values, better), worse_logs(candidate.values, better)
-    return PairedComparison(tuple(new - old for old, new in zip(*sides, strict=True)), POCOCK_ALPHA[looks])
+    return PairedComparison(tuple(new - old for old, new in zip(*sides, strict=True)), looks)
 
 
 def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> Judgement:
@@ -145,7 +165,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         judgement,
         verdict=Verdict(outcome),
         basis=replace(judgement.basis, pair_noise=comparison.pair_sd),
-        numbers=numbers.compared(judgement.metric, numbers.base, comparison, comparison.alpha, comparison.p_worse),
+        numbers=numbers.compared(judgement.metric, numbers.base, comparison),
         notes=(*accepted, *judgement.notes),
         changed=tuple(map(str, contrast.differences)),
         settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,
@@ -212,29 +232,5 @@ def pairs_that_settle(comparison: PairedComparison, tolerance: float) -> int | N
     return next((count for count in counts if _half_width(comparison, count) < room), None)
 
 
-def surely_found(tolerance: float, lo: float, hi: float) -> float:
-    """The smallest slowdown that is found almost surely where the interval is [lo, hi], a fraction.
-
-    REGRESSED needs a change beyond the band and an interval above zero; chance hides half an interval of it at most.
-    """
-    half = (hi - lo) / 2
-    return max(tolerance, half) + half
-
-
 def _half_width(comparison: PairedComparison, pairs: int) -> float:
     return t_quantile(1 - comparison.alpha / 2, pairs - 1) * comparison.pair_sd / math.sqrt(pairs)
-
-
-def holm(p_values: Iterable[float]) -> list[float]:
-    """Holm's adjusted p, in the order given: below a level, each hypothesis is refused at that level for all together.
-
-    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6(2), 1979.
-    """
-    given = list(p_values)
-    adjusted = [0.0] * len(given)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(given)), key=given.__getitem__)):
-        largest = max(largest, min(1.0, given[index] * (len(given) - rank)))
-        adjusted[index] = largest
-
-    return adjusted

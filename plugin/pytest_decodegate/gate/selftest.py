@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .pairs import surely_found
 from .result import Failed, Result
+from .stats.rules import surely_found
 from .verdict import Verdict
 
 MARGIN = 0.5

@@ -19,7 +19,8 @@ from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
 from .published import decide_by_band, published_differences, published_part, unpublished
 from .stats.noise import mean
-from .stats.rules import POCOCK_ALPHA, Interval, Settlement, compare, decide, settle, worse_logs
+from .stats.recorded import noise_class
+from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
@@ -59,9 +60,9 @@ class Numbers:
     """Levels in the metric's unit, changes as fractions of the base: a time of +0.05 and a rate of -0.05 are worse.
 
     measured, base: geometric means of the process values; None when there are none. lo, hi: interval of the change.
-    confidence: nominal one of the interval; with several planned looks it is stricter than 95 %.
-    p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; of pairs,
-    and of stored baselines where a metric regressed; None where the metric was not judged.
+    confidence: nominal one of the interval; with several planned looks it is stricter.
+    p_worse: one-sided p of "not slower" over all looks, for whoever weighs several metrics together; None where the
+    metric was not judged. standard_error: of the log change.
     base and what follows are None where there is nothing to compare with; of a published figure the change alone is
     known. CONFOUNDED and INVALID metrics have them too, shown and not judged.
     """
@@ -73,20 +74,20 @@ class Numbers:
     hi: float | None = None
     confidence: float | None = None
     p_worse: float | None = None
+    standard_error: float | None = None
 
-    def compared(
-        self, metric: Metric, base: float | None, interval: Interval, alpha: float, p_worse: float | None
-    ) -> Numbers:
-        """With a base level, and what a comparison at the two-sided level `alpha` gave on the log scale."""
-        lo, hi = sorted((metric.change(interval.lo), metric.change(interval.hi)))
+    def compared(self, metric: Metric, base: float | None, comparison: Weighed) -> Numbers:
+        """With a base level, and what a comparison gave on the log scale."""
+        lo, hi = sorted((metric.change(comparison.lo), metric.change(comparison.hi)))
         return Numbers(
             measured=self.measured,
             base=base,
-            change=metric.change(interval.change),
+            change=metric.change(comparison.change),
             lo=lo,
             hi=hi,
-            confidence=1 - alpha,
-            p_worse=p_worse,
+            confidence=comparison.confidence,
+            p_worse=comparison.p_worse,
+            standard_error=comparison.error,
         )
 
 
@@ -154,7 +155,7 @@ def judge(
     """Judge a measurement; the first that holds wins: wrong, invalid, no baseline, confounded, then the statistics.
 
     invalid: rules that watchers and workloads saw broken; those that samples show are added here.
-    wrong: how the numbers are wrong. looks: planned looks at this metric, a key of POCOCK_ALPHA. notes: of the source.
+    wrong: how the numbers are wrong. looks: planned looks at this metric, a key of LOOK_LEVELS. notes: of the source.
     """
     judgement = Judgement(
         metric=measurement.metric,
@@ -285,21 +286,21 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
     metric = measurement.metric
-    alpha = POCOCK_ALPHA[judgement.basis.looks]
-    sessions = session_logs(stored)
+    sessions, found = session_logs(stored), noise_class(metric, measurement.level)
     peers = [
         session_logs(other)
         for other in baseline.metrics.values()
-        if other.metric.kind == metric.kind and other.metric.name != metric.name
+        if other.metric.name != metric.name and noise_class(other.metric, other.level) == found
     ]
-    comparison = compare(worse_logs(measurement.values, metric.better), sessions, peers, metric.kind, alpha)
+    new = worse_logs(measurement.values, metric.better)
+    comparison = compare(new, sessions, peers, found, judgement.basis.looks)
     outcome = decide(comparison, metric.tolerance)
     noise = math.sqrt(comparison.noise.session.value)
     return replace(
         judgement,
         verdict=Verdict(outcome),
         basis=replace(judgement.basis, sessions=len(sessions), session_noise=noise),
-        numbers=judgement.numbers.compared(metric, level_of(sessions, metric), comparison, alpha, None),
+        numbers=judgement.numbers.compared(metric, level_of(sessions, metric), comparison),
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
             *judgement.notes,

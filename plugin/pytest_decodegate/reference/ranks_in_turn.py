@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..gate.pairs import Contrast, Side, judge_pairs, planned_looks
+from ..gate.pairs import Contrast, Side, judge_pairs
+from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Verdict
 from ..measure.paired_source import PairBench, PairSource, StackFailed
 from ..measure.source import Taken, joined

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ..cause import Finding
 from ..gate.evidence import quality
-from ..gate.pairs import Contrast, judge_pairs, planned_looks, surely_found
+from ..gate.pairs import Contrast, judge_pairs
+from ..gate.stats.looks import planned_looks
+from ..gate.stats.rules import surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement, Verdict
 from ..measure.answers import NoLogprobs

@@ -134,7 +134,7 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     if not regressed or count < 2:
         return
 
-    from ..gate.pairs import holm  # most comparisons show no regression
+    from ..gate.stats.together import holm  # most comparisons show no regression
 
     holds = sum(p < SURE for p in holm([*regressed, *[1.0] * (count - len(regressed))])[: len(regressed)])
     rest = "" if holds == len(regressed) else "; the rest may be chance: record another session before you act on it"

@@ -1,44 +1,42 @@
 """How much numbers scatter when nothing changed: between sessions, and between processes of one session.
 
 The model has two levels: sessions differ by v_s, processes of one session by v_p (Kalibera and Jones, "Rigorous
-benchmarking in reasonable time", ISMM 2013). Both are moderated with a prior of PRIOR_DF pseudo degrees of freedom
-(Smyth, "Linear models and empirical Bayes methods", SAGMB 3(1), 2004), because a metric alone never has enough
-sessions.
+benchmarking in reasonable time", ISMM 2013). A metric alone never has enough of either, so both are drawn towards what
+the metrics of its class say together, and only as far as these agree among each other: the weight of the class, in
+degrees of freedom, is fitted (Smyth, "Linear models and empirical Bayes methods", SAGMB 3(1), 2004). Where a class is
+small or has one session, what was recorded elsewhere stands in (recorded.py) and soon weighs nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from statistics import median
 from typing import NamedTuple, TypeAlias
 
-from ...metric import Kind
+from .gamma import digamma, inverse_trigamma, trigamma
+from .recorded import NoiseClass, Recorded, recorded
 
 Sessions: TypeAlias = Sequence[Sequence[float]]
 """Log process values of one metric, one inner sequence per session."""
 
-PRIOR_DF = 8.0
-"""Weight of a prior, in degrees of freedom: power at +3 % rose from .46 to .73 at equal false alarms in simulation."""
+DISPERSION_METRICS = 10.0
+"""How many metrics what was recorded of a class weighs, in how much its metrics differ from each other."""
 
-ASSUMED_SESSION_SD: Mapping[Kind, float] = {
-    "kernel": 0.003,
-    "collective": 0.010,
-    "serving": 0.006,
-    "cpu": 0.05,
-    "quality": 0.01,
-}
-"""Session noise by kind, as a fraction: an assumption until a baseline holds A/A sessions, then it fades."""
+LEVEL_METRICS = 1.0
+"""As many in how noisy they are: a host's own metrics outweigh it from the second one on."""
 
-ASSUMED_PROCESS_SD: Mapping[Kind, float] = {
-    "kernel": 0.003,
-    "collective": 0.010,
-    "serving": 0.010,
-    "cpu": 0.05,
-    "quality": 0.01,
-}
-"""Process noise by kind, as a fraction: used only when neither the metric nor its peers have two processes."""
+SESSION_DF = 4.0
+"""Weight of the recorded session noise, in degrees of freedom: a class of ten metrics outweighs it once each has two
+sessions."""
+
+HETEROGENEITY_DF = 6.0
+"""How alike the session noise of the metrics of a class is, in degrees of freedom: a metric that differs more than
+most between sessions is taken at its word once it has about so many. Infinitely many would be alike."""
+
+LEAST_SHARE = 1e-5
+"""Of the median variance of the class; below it a variance is a matter of digits (as in limma's fitFDist)."""
 
 
 class Variance(NamedTuple):
@@ -46,10 +44,6 @@ class Variance(NamedTuple):
 
     value: float
     df: float
-
-
-NOTHING = Variance(0.0, 0.0)
-"""No estimate at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +54,69 @@ class Noise:
     process: Variance
 
 
-class Peers(NamedTuple):
-    """What other metrics of one kind say about its noise; `+` joins what two groups of them say.
+class Spread(NamedTuple):
+    """What one metric says about its noise, whatever its level is.
 
-    squares, df: of processes within their sessions. excess, weight: variance between sessions times its degrees of
-    freedom, and these. longest: the most degrees of freedom between sessions that one metric has.
+    process: variance between processes of one session; no df where each session has one. between: variance of the means
+    of sessions of one side, no df where each side has one session. share: of the process variance in such a mean.
     """
 
-    squares: float = 0.0
-    df: float = 0.0
-    excess: float = 0.0
-    weight: float = 0.0
-    longest: float = 0.0
+    process: Variance
+    between: Variance
+    share: float
 
     @classmethod
-    def of(cls, *sides: Sessions) -> Peers:
-        """What one metric says; its `sides` were measured on different stacks, so their levels are not compared."""
-        squares, df = _within(session for sessions in sides for session in sessions)
-        between = _excess(sides, squares / df if df else 0.0)
-        return cls(squares, df, between.df * between.value, between.df, between.df)
+    def of(cls, *sides: Sessions) -> Spread:
+        """Of one metric; its `sides` were measured on different stacks, so their levels are not compared."""
+        within, df = 0.0, 0
+        squares, means, shares = 0.0, 0, 0.0
+        for sessions in sides:
+            for session in sessions:
+                within += _squares(session)
+                df += len(session) - 1
+            if (count := len(sessions)) > 1:
+                squares += _squares([mean(session) for session in sessions])
+                means += count - 1
+                shares += (count - 1) * sum([1 / len(session) for session in sessions]) / count
 
-    def __add__(self, other: Peers) -> Peers:  # type: ignore[override]
-        return Peers(
-            self.squares + other.squares,
-            self.df + other.df,
-            self.excess + other.excess,
-            self.weight + other.weight,
-            max(self.longest, other.longest),
+        return cls(
+            Variance(within / df, float(df)) if df else Variance(0.0, 0.0),
+            Variance(squares / means, float(means)) if means else Variance(0.0, 0.0),
+            shares / means if means else 0.0,
         )
 
-    @property
-    def process(self) -> Variance:
-        """Variance between processes of one session."""
-        return Variance(self.squares / self.df, self.df) if self.df else NOTHING
 
-    @property
-    def session(self) -> Variance:
-        """Variance between sessions beyond what processes explain.
+@dataclass(frozen=True, slots=True)
+class ClassNoise:
+    """What the metrics of a class say together. process, session: a metric's variances before it has said anything.
 
-        Metrics of one session share its offset: peers add precision, but not one session more than the longest has.
+    most_df: of the process variance of a metric; nobody knows more than all of them together.
+    """
+
+    process: Variance
+    session: Variance
+    most_df: float
+
+    def of(self, own: Spread) -> Noise:
+        """The noise of a metric of the class."""
+        process = self._process(own.process)
+        return Noise(self._session(own, process.value), process)
+
+    def _process(self, own: Variance) -> Variance:
+        if math.isinf(self.process.df):
+            return Variance(self.process.value, self.most_df)
+
+        value, df = _joined(self.process, own)
+        return Variance(value, min(df, self.most_df))
+
+    def _session(self, own: Spread, process: float) -> Variance:
+        """Weighed as variances of session means, which are above zero: what is left of the processes goes last.
+
+        Cutting off below zero before, metric by metric, would make quiet metrics noisy.
         """
-        return Variance(self.excess / self.weight, self.longest) if self.weight else NOTHING
+        share = own.share * process
+        value, df = _joined(Variance(self.session.value + share, self.session.df), own.between)
+        return Variance(max(0.0, value - share), df)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -108,62 +124,108 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def others(all_peers: Sequence[Peers]) -> list[Peers]:
-    """For each of `all_peers` the sum of all but itself: nothing is subtracted, so no digits are lost."""
-    before = accumulate(all_peers[:-1], initial=Peers())
-    after = list(accumulate(reversed(all_peers[1:]), initial=Peers()))
-    return [earlier + other for earlier, other in zip(before, reversed(after), strict=True)] if all_peers else []
+def class_noise(spreads: Iterable[Spread], noise_class: NoiseClass) -> ClassNoise:
+    """Fit a class to what all of its metrics say, the one that is judged included."""
+    known, elsewhere = list(spreads), recorded(noise_class)
+    process = process_prior([spread.process for spread in known], elsewhere)
+    most = sum([spread.process.df for spread in known]) + DISPERSION_METRICS
+    typical = ClassNoise(process, Variance(0.0, HETEROGENEITY_DF), most)
+    means = [(spread.between, spread.share * typical._process(spread.process).value) for spread in known]
+    return ClassNoise(process, Variance(_session_prior(means, elsewhere), HETEROGENEITY_DF), most)
 
 
-def noise(sides: Sequence[Sessions], own: Peers, peers: Peers, kind: Kind) -> Noise:
-    """The noise of a metric that was measured on `sides`, moderated by its peers and by what is assumed of its kind.
+def process_prior(variances: Iterable[Variance], elsewhere: Recorded | None) -> Variance:
+    """The scaled inverse chi-square distribution from which the `variances` of a class come: its scale, and its df.
 
-    own: `Peers.of` the sides.
+    By the mean and the variance of their logs (limma's fitFDist); how much was recorded `elsewhere` counts as some
+    metrics more, and without it there must be two. Infinitely many df where they differ no more than by chance.
     """
-    process = _process_variance(own.process, peers.process, kind)
-    prior = _moderated(peers.session, Variance(ASSUMED_SESSION_SD[kind] ** 2, PRIOR_DF))
-    return Noise(_moderated(_excess(sides, process.value), prior), process)
+    known = [variance for variance in variances if variance.df]
+    least = LEAST_SHARE * median([one.value for one in known]) if known else 0.0
+    known = [one for one in known if max(one.value, least) > 0]
+    logs = [_unbiased_log(max(one.value, least), one.df) for one in known]
+    level, dispersion = _moments(logs, [trigamma(one.df / 2) for one in known], elsewhere)
+    if dispersion <= 0:
+        return Variance(math.exp(level), math.inf)
+
+    half = inverse_trigamma(dispersion)
+    return Variance(math.exp(level + digamma(half) - math.log(half)), 2 * half)
 
 
-def _process_variance(own: Variance, prior: Variance, kind: Kind) -> Variance:
-    if prior.df:
-        return _moderated(own, prior)
+def _moments(logs: Sequence[float], chance: Sequence[float], elsewhere: Recorded | None) -> tuple[float, float]:
+    """Mean of the `logs` of variances, and their variance beyond `chance`, with what was recorded `elsewhere`."""
+    total, squares, spare = math.fsum(logs), 0.0, float(max(0, len(logs) - 1))
+    count = float(len(logs))
+    if logs:
+        squares = _squares(logs) - spare * mean(chance)
+    if elsewhere is not None:
+        total += LEVEL_METRICS * _unbiased_log(elsewhere.process_sd**2, elsewhere.process_df)
+        count += LEVEL_METRICS
+        squares += DISPERSION_METRICS * trigamma(elsewhere.process_df / 2)
+        spare += DISPERSION_METRICS
 
-    # Without peers the metric speaks for itself: an assumed prior could only hide that this host is noisier.
-    return own if own.df else Variance(ASSUMED_PROCESS_SD[kind] ** 2, PRIOR_DF)
-
-
-def _excess(sides: Sequence[Sessions], process: float) -> Variance:
-    """Variance of session means within their side beyond what `process` noise explains; no df where each has one."""
-    value, df = 0.0, 0.0
-    for sessions in sides:
-        if len(sessions) > 1:
-            squares, own = _squares(list(map(mean, sessions)))
-            value += squares - own * process * mean([1 / len(session) for session in sessions])
-            df += own
-
-    return Variance(max(0.0, value / df), df) if df else NOTHING
+    return total / count, squares / spare
 
 
-def _within(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
-    """Sum of squares within groups, with sum(n_i - 1) degrees of freedom."""
-    squares, df = 0.0, 0.0
-    for group in groups:
-        inner, inner_df = _squares(group)
-        squares += inner
-        df += inner_df
-
-    return squares, df
+def _unbiased_log(variance: float, df: float) -> float:
+    """The log of an estimated variance without what its few degrees of freedom take from it on average."""
+    return math.log(variance) - digamma(df / 2) + math.log(df / 2)
 
 
-def _squares(values: Sequence[float]) -> tuple[float, float]:
-    """Sum of squares around the mean, and its degrees of freedom."""
+def _session_prior(means: Sequence[tuple[Variance, float]], elsewhere: Recorded) -> float:
+    """Session variance of a typical metric. means: of each metric the variance of its session means, with what its
+    processes explain of that.
+    """
+    assumed = elsewhere.session_sd**2 * (HETEROGENEITY_DF - 2) / HETEROGENEITY_DF
+    known = [(between, share) for between, share in means if between.df]
+    # Metrics of one session share some of its offset: as sessions, they count half.
+    weight = sum([between.df for between, _ in known]) / 2
+    if not weight:
+        return assumed
+
+    return (SESSION_DF * assumed + weight * session_variance(known, HETEROGENEITY_DF)) / (SESSION_DF + weight)
+
+
+def session_variance(means: Sequence[tuple[Variance, float]], heterogeneity: float) -> float:
+    """The session variance v of a class, by restricted maximum likelihood over its metrics (REML).
+
+    Each metric's variance of session means estimates v plus what its processes explain. heterogeneity: of the metrics'
+    own v around it, in degrees of freedom (that of T then follows F); infinitely many is the usual REML. With fewer a
+    metric of two modes does not make all others noisy. 0 where nothing is left to explain.
+    """
+    low, high = 0.0, max([between.value for between, _ in means])
+    if _slope(low, means, heterogeneity) <= 0:
+        return 0.0
+
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _slope(middle, means, heterogeneity) > 0 else (low, middle)
+        if high - low < 1e-6 * high:
+            break
+
+    return (low + high) / 2
+
+
+def _slope(v: float, means: Sequence[tuple[Variance, float]], heterogeneity: float) -> float:
+    """Slope of the restricted log likelihood at `v`, up to a factor above zero; falls through zero at its top."""
+    total = 0.0
+    for (value, df), share in means:
+        scale = v + share
+        if scale == 0:
+            return math.inf if value else -math.inf
+        spare = 1.0 if math.isinf(heterogeneity) else (heterogeneity + df * value / scale) / heterogeneity
+        total += df * (value - scale) / (scale * scale * spare)
+
+    return total
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Sum of squares around the mean."""
     centre = mean(values)
-    return sum([(value - centre) ** 2 for value in values]), float(len(values) - 1)
+    return sum([(value - centre) ** 2 for value in values])
 
 
-def _moderated(own: Variance, prior: Variance) -> Variance:
-    """`own` drawn towards `prior`, which weighs at most PRIOR_DF and never more than what is behind it."""
-    weight = min(PRIOR_DF, prior.df)
-    df = weight + own.df
-    return Variance((weight * prior.value + own.df * own.value) / df, df)
+def _joined(prior: Variance, own: Variance) -> Variance:
+    """Both weighed by their degrees of freedom."""
+    df = prior.df + own.df
+    return Variance((prior.df * prior.value + own.df * own.value) / df, df)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from ...metric import Better, Kind
-from .noise import Noise, Peers, Sessions, mean, noise
+from ...metric import Better
+from .looks import LOOK_LEVELS
+from .noise import ClassNoise, Noise, Sessions, Spread, class_noise, mean
+from .recorded import NoiseClass
 from .student import standard_error, t_quantile, t_upper_tail
 
 Outcome = Literal["PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"]
 
-POCOCK_ALPHA: Mapping[int, float] = {1: 0.05, 2: 0.0294, 3: 0.0221}
-"""Two-sided nominal level per look that keeps .05 over so many planned looks (Pocock, Biometrika 64(2), 1977)."""
-
 MOST_REPLICATES = 30
 MOST_SESSIONS = 10
+
+RARELY = 0.0005
+"""How seldom an unchanged metric may fail to pass by chance, so that a hundred of them pass together."""
 
 
 class Interval(Protocol):
@@ -38,57 +40,76 @@ class Interval(Protocol):
     def hi(self) -> float: ...  # noqa: D102 - as above
 
 
-class Centred:
-    """An interval that reaches as far to both sides of `change`: `half_width`."""
+class Weighed(Interval, Protocol):
+    """An interval with what is behind it. error: standard error of the change. confidence: nominal, of the interval.
 
-    __slots__ = ()
-    change: float
-    half_width: float
-
-    @property
-    def lo(self) -> float:
-        """Lower end of the interval."""
-        return self.change - self.half_width
+    p_worse: one-sided p of "not slower", over all planned looks.
+    """
 
     @property
-    def hi(self) -> float:
-        """Upper end of the interval."""
-        return self.change + self.half_width
+    def error(self) -> float: ...  # noqa: D102 - described above
+
+    @property
+    def confidence(self) -> float: ...  # noqa: D102 - as above
+
+    @property
+    def p_worse(self) -> float: ...  # noqa: D102 - as above
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Centred):
+class Comparison:
     """New sessions (a run is one) against stored sessions, on the log scale, + is worse.
 
     change: mean of the new session means minus the mean of the stored ones.
-    new_counts, base_counts: processes of each session.
-    alpha: two-sided level of the interval.
-    half_width: half of the interval, t times the standard error, with Satterthwaite's degrees of freedom.
+    new_counts, base_counts: processes of each session. looks: planned, a key of LOOK_LEVELS.
+    error, df: standard error of the change, and its degrees of freedom (Satterthwaite).
+    lo: what the change is above, but for the level of calling it worse. hi: what it is below, but for that of staying.
     """
 
     change: float
     noise: Noise
     new_counts: tuple[int, ...]
     base_counts: tuple[int, ...]
-    alpha: float
-    half_width: float = field(init=False)
+    looks: int
+    error: float = field(init=False)
+    df: float = field(init=False)
+    lo: float = field(init=False)
+    hi: float = field(init=False)
 
     def __post_init__(self) -> None:
+        levels = LOOK_LEVELS[self.looks]
         error, df = self._error()
-        object.__setattr__(self, "half_width", t_quantile(1 - self.alpha / 2, df) * error)
+        object.__setattr__(self, "error", error)
+        object.__setattr__(self, "df", df)
+        object.__setattr__(self, "lo", self.change - _reach(levels.worse, error, df))
+        object.__setattr__(self, "hi", self.change + _reach(levels.stay, error, df))
 
     def _error(self) -> tuple[float, float]:
-        """Standard error of the change, and its degrees of freedom."""
         new, base = self.new_counts, self.base_counts
         session = self.noise.session.value * (1 / len(new) + 1 / len(base))
         process = self.noise.process.value * (_inverse(new) + _inverse(base))
         return standard_error([(session, self.noise.session.df), (process, self.noise.process.df)])
 
     @property
+    def confidence(self) -> float:
+        """That the change lies between `lo` and `hi`, each of which has a level of its own."""
+        return 1 - sum(LOOK_LEVELS[self.looks])
+
+    @property
     def p_worse(self) -> float:
-        """One-sided p of "not slower": below alpha / 2 exactly where `lo` is above 0."""
-        error, df = self._error()
-        return t_upper_tail(self.change / error, df)
+        """One-sided p of "not slower" over all planned looks: below the level of one exactly where `lo` is above 0.
+
+        The p of this look times what the level of one was lowered by: looks at one session share most of its noise.
+        """
+        if self.error == 0:
+            return 0.0 if self.change > 0 else 1.0
+
+        lowered = LOOK_LEVELS[1].worse / LOOK_LEVELS[self.looks].worse
+        return min(1.0, t_upper_tail(self.change / self.error, self.df) * lowered)
+
+
+def _reach(level: float, error: float, df: float) -> float:
+    return t_quantile(1 - level, df) * error if error else 0.0
 
 
 def _inverse(counts: tuple[int, ...]) -> float:
@@ -115,35 +136,44 @@ def worse_logs(values: Iterable[float], better: Better) -> tuple[float, ...]:
     return tuple([sign * math.log(value) for value in values])
 
 
-def compare(new: Sequence[float], base: Sessions, peers: Sequence[Sessions], kind: Kind, alpha: float) -> Comparison:
-    """Compare log process values of a run with stored sessions; `peers` are the other metrics of this kind."""
-    return compare_sessions([new], base, Peers.of(base, [new]), _joined(peers), kind, alpha)
+def compare(
+    new: Sequence[float], base: Sessions, peers: Iterable[Sessions], noise_class: NoiseClass, looks: int
+) -> Comparison:
+    """Compare log process values of a run with stored sessions; `peers` are the other metrics of the class."""
+    own = Spread.of(base, [new])
+    return compare_sessions([new], base, own, class_noise([own, *map(Spread.of, peers)], noise_class), looks)
 
 
-def compare_sessions(new: Sessions, base: Sessions, own: Peers, peers: Peers, kind: Kind, alpha: float) -> Comparison:
-    """Compare stored sessions with those of a reference; with the sides swapped the change turns its sign, no more.
+def compare_sessions(new: Sessions, base: Sessions, own: Spread, fitted: ClassNoise, looks: int) -> Comparison:
+    """Compare stored sessions with those of a reference; with the sides swapped the change turns its sign.
 
-    own: `Peers.of` both sides, which whoever compares many metrics has already.
+    own: `Spread.of` both sides, which whoever compares many metrics has already. fitted: to the class of the metric.
     """
     return Comparison(
         change=mean(list(map(mean, new))) - mean(list(map(mean, base))),
-        noise=noise((base, new), own, peers, kind),
+        noise=fitted.of(own),
         new_counts=tuple(map(len, new)),
         base_counts=tuple(map(len, base)),
-        alpha=alpha,
+        looks=looks,
     )
 
 
-def foresee(count: int, base: Sessions, peers: Sequence[Sessions], kind: Kind, alpha: float) -> Comparison:
-    """The comparison that an unchanged run of `count` processes would give: its half width is what can be resolved.
+def foresee(count: int, base: Sessions, peers: Iterable[Sessions], noise_class: NoiseClass, looks: int) -> Comparison:
+    """The comparison that an unchanged run of `count` processes would give: its `hi` is what can be resolved.
 
     A band that is not wider cannot be shown to hold; a smaller change cannot be told from noise.
     """
-    return Comparison(0.0, noise((base,), Peers.of(base), _joined(peers), kind), (count,), tuple(map(len, base)), alpha)
+    own = Spread.of(base)
+    fitted = class_noise([own, *map(Spread.of, peers)], noise_class)
+    return Comparison(0.0, fitted.of(own), (count,), tuple(map(len, base)), looks)
 
 
-def _joined(peers: Sequence[Sessions]) -> Peers:
-    return sum(map(Peers.of, peers), start=Peers())
+def narrowest_band(foreseen: Comparison) -> float:
+    """The narrowest band, as a fraction, in which a metric stays when nothing changes; `foreseen` by `foresee`.
+
+    `hi` has to stay inside of it, and moves with a change that chance alone makes: further only RARELY.
+    """
+    return math.expm1(foreseen.hi + _reach(RARELY, foreseen.error, foreseen.df))
 
 
 def decide(comparison: Interval, tolerance: float) -> Outcome:
@@ -157,19 +187,42 @@ def decide(comparison: Interval, tolerance: float) -> Outcome:
     return "PASS" if comparison.hi < band else "INCONCLUSIVE"
 
 
+def confirmed(first: Outcome, fresh: Outcome, together: Outcome) -> Outcome:
+    """What a REGRESSED or IMPROVED is once fresh replicates are judged by themselves, and then all `together`.
+
+    It stands if the fresh ones say the same. Otherwise all together may show that the metric stays in its band, and no
+    more: what was seen first was chosen for being far off.
+    """
+    if fresh == first:
+        return first
+
+    return "PASS" if together == "PASS" else "INCONCLUSIVE"
+
+
+def surely_found(tolerance: float, lo: float, hi: float) -> float:
+    """The smallest slowdown that is found almost surely where the interval is [lo, hi], a fraction.
+
+    REGRESSED needs a change beyond the band and an interval above zero; chance hides half an interval of it at most.
+    """
+    half = (hi - lo) / 2
+    return max(tolerance, half) + half
+
+
 def settle(comparison: Comparison, tolerance: float) -> Settlement:
     """What would have settled an INCONCLUSIVE comparison: its noise and change are taken as they are."""
-    band = math.log1p(tolerance)
-    room = comparison.change if comparison.change > band else band - comparison.change
     largest = max(comparison.new_counts)
     more = (_with_replicates(comparison, n) for n in range(largest + 1, MOST_REPLICATES + 1))
     known = range(len(comparison.base_counts) + 1, MOST_SESSIONS + 1)
     longer = (_with_sessions(comparison, k) for k in known)
     return Settlement(
-        replicates=next((max(each.new_counts) for each in more if each.half_width < room), None),
-        sessions=next((len(each.base_counts) for each in longer if each.half_width < room), None),
+        replicates=next((max(each.new_counts) for each in more if _settled(each, tolerance)), None),
+        sessions=next((len(each.base_counts) for each in longer if _settled(each, tolerance)), None),
         tolerance=math.expm1(comparison.hi),
     )
+
+
+def _settled(comparison: Comparison, tolerance: float) -> bool:
+    return decide(comparison, tolerance) != "INCONCLUSIVE"
 
 
 def sessions_that_settle(comparison: Comparison, tolerance: float) -> int | None:
@@ -177,12 +230,10 @@ def sessions_that_settle(comparison: Comparison, tolerance: float) -> int | None
 
     As in `settle`, noise and change are taken as they are.
     """
-    band = math.log1p(tolerance)
-    room = comparison.change if comparison.change > band else band - comparison.change
     fewest = min(len(comparison.new_counts), len(comparison.base_counts)) + 1
     candidates = range(fewest, MOST_SESSIONS + 1)
     # More sessions only ever narrow the interval, so the first that settles is found by halving.
-    place = bisect_left(candidates, True, key=lambda sessions: _with_both(comparison, sessions).half_width < room)
+    place = bisect_left(candidates, True, key=lambda sessions: _settled(_with_both(comparison, sessions), tolerance))
     return candidates[place] if place < len(candidates) else None
 
 

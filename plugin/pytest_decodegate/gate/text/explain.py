@@ -109,8 +109,8 @@ def _published(unpublished: Sequence[str]) -> Iterator[str]:
 def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     basis = judgement.basis
     sessions = "1 session" if basis.sessions == 1 else f"{basis.sessions} sessions"
-    looks = f" (95 % over {basis.looks} looks)" if basis.looks > 1 else ""
     if basis.reference == "stack":
+        looks = f" (95 % over {basis.looks} looks)" if basis.looks > 1 else ""
         pairs = f"{basis.replicates} pairs ({_REPLICATE[basis.level]} of each stack in turn)"
         yield f"{100 * confidence:.3g} % interval{looks} from {pairs}"
         return
@@ -118,7 +118,8 @@ def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     replicates = f"{basis.replicates} replicates ({_REPLICATE[basis.level]})"
     if basis.new_sessions > 1:
         replicates += f" in {basis.new_sessions} sessions"
-    yield f"{100 * confidence:.3g} % interval{looks} from {replicates} against {sessions}"
+    looks = f" over {basis.looks} looks" if basis.looks > 1 else ""
+    yield f"from {replicates} against {sessions}; the change is worse than the interval in 5 %, better in 2.5 %{looks}"
     if basis.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"
     if basis.sessions == 1 and basis.session_noise is not None:

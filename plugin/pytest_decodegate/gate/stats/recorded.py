@@ -1,0 +1,61 @@
+"""Classes of noise, and how noisy each was where it was recorded: what stands in until a host has numbers of its own.
+
+noise.json says of each number where it comes from, or that it is assumed; `plugin/benchmarks/derive_noise.py` derives
+those that were recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from ...metric import Kind, Level, Metric
+
+Mode: TypeAlias = Literal["graph", "eager", "host"]
+"""How work is launched: replayed by the device, launched call by call, or no launch that is known (a server)."""
+
+
+_MODES: Mapping[str, Mode] = {"graph": "graph", "eager": "eager"}
+
+
+class NoiseClass(NamedTuple):
+    """Metrics that are noisy for the same reasons: what is measured, how it is launched, and what a replicate is."""
+
+    kind: Kind
+    mode: Mode
+    level: Level
+
+
+class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How noisy the metrics of a class were elsewhere; sds as fractions.
+
+    process_sd, process_df: of the scaled inverse chi-square distribution of the variances between processes.
+    session_sd: root mean square of the difference between one session and all. source: of each, where it comes from.
+    """
+
+    process_sd: float
+    process_df: float
+    session_sd: float
+    process_source: str
+    session_source: str
+
+
+def noise_class(metric: Metric, level: Level) -> NoiseClass:
+    """The class of a metric that is replicated at `level`."""
+    return NoiseClass(metric.kind, _MODES.get(str(metric.contract.get("mode")), "host"), level)
+
+
+def recorded(noise_class: NoiseClass) -> Recorded:
+    """What was recorded of a class; of one that nobody recorded, what is assumed of its kind."""
+    table = _table()
+    return table.get("/".join(noise_class)) or table[noise_class.kind]
+
+
+@cache
+def _table() -> dict[str, Recorded]:
+    content = resources.files(__package__).joinpath("noise.json").read_bytes()
+    return msgspec.json.decode(content, type=dict[str, Recorded])
