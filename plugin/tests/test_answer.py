@@ -11,10 +11,11 @@ from judged import changed, result
 
 from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.errors import RankDied, RankRaised
-from pytest_decodegate.gate.decision import LEVEL, Answer, decide_all
+from pytest_decodegate.gate.decision import Answer, decide_all
 from pytest_decodegate.gate.evidence import stragglers, swaps
 from pytest_decodegate.gate.pairs import UNCAUSED
 from pytest_decodegate.gate.result import Failed, Result
+from pytest_decodegate.gate.stats.together import LEVEL
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.measure.window import Window
 from pytest_decodegate.measure.window_source import speculation_notes

@@ -19,7 +19,8 @@ from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import main
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.gate.stats.rules import POCOCK_ALPHA, compare, worse_logs
+from pytest_decodegate.gate.stats.recorded import noise_class
+from pytest_decodegate.gate.stats.rules import compare, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]
@@ -76,9 +77,9 @@ def test_the_list_shows_sessions_spread_and_what_can_be_resolved(root: Path, dec
     assert "0001_stack.json: stack, last recorded 2026-01-04T08:00" in first
     header, gemm, allreduce = first.splitlines()[1:]
     assert header.split("  ")[0:2] == ["", "metric"]
-    assert gemm.split() == ["gemm", "10.0", "us", "3", "15", "0.13", "%", "0.27", "%", "2", "%", *gemm.split()[-2:]]
+    assert gemm.split() == ["gemm", "10.0", "us", "3", "15", "0.13", "%", "0.19", "%", "2", "%", *gemm.split()[-2:]]
     assert allreduce.split()[0] == "allreduce[n=14336]"
-    assert "0.30 % (assumed)" in second
+    assert "0.24 % (assumed)" in second
 
 
 def test_what_it_resolves_is_the_half_width_of_a_run_to_come(root: Path, decodegate: Run) -> None:
@@ -86,10 +87,11 @@ def test_what_it_resolves_is_the_half_width_of_a_run_to_come(root: Path, decodeg
     put(root, stored)
     logs = [worse_logs(one.values, "lower") for one in stored.metrics["gemm"].sessions]
     # A run as noisy as the sessions leaves the noise as it is, but for its own degrees of freedom.
-    run = compare(logs[0], logs, [], "kernel", POCOCK_ALPHA[2])
+    gemm = stored.metrics["gemm"]
+    run = compare(logs[0], logs, [], noise_class(gemm.metric, gemm.level), 2)
 
     shown = float(decodegate("--replicates", 5).split()[-2])
-    assert shown == pytest.approx(100 * run.half_width, rel=0.15)
+    assert shown == pytest.approx(100 * (run.hi - run.change), rel=0.15)
 
 
 def test_more_replicates_resolve_more(root: Path, decodegate: Run) -> None:

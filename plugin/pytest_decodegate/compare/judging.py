@@ -259,8 +259,8 @@ def _beside_point(judgement: Judgement, base: StoredMetric, new: StoredMetric) -
 def _fitted(classes: Sequence[NoiseClass], own: Sequence[Spread]) -> list[ClassNoise]:
     """For each metric what the metrics of its class say together."""
     members: dict[NoiseClass, list[Spread]] = {}
-    for one, spread in zip(classes, own, strict=True):
-        members.setdefault(one, []).append(spread)
+    for found, spread in zip(classes, own, strict=True):
+        members.setdefault(found, []).append(spread)
 
-    fitted = {one: class_noise(spreads, one) for one, spreads in members.items()}
-    return [fitted[one] for one in classes]
+    fitted = {found: class_noise(spreads, found) for found, spreads in members.items()}
+    return [fitted[found] for found in classes]

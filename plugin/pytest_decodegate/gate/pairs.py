@@ -185,8 +185,9 @@ def _shown(judgement: Judgement, base: Side, candidate: Side, looks: int) -> Jud
 
     old, new = (replace(side, replicates=side.replicates[:pairs]) for side in (old, new))
     comparison = compare_pairs(old, new, looks)
-    compared = numbers.compared(judgement.metric, numbers.base, comparison, comparison.alpha, None)
-    return replace(judgement, numbers=compared, basis=replace(judgement.basis, pair_noise=comparison.pair_sd))
+    compared = numbers.compared(judgement.metric, numbers.base, comparison)
+    basis = replace(judgement.basis, pair_noise=comparison.pair_sd)
+    return replace(judgement, numbers=replace(compared, p_worse=None), basis=basis)
 
 
 UNCAUSED = Finding("nothing that was declared differs, yet the two sides ran something else", Cause.UNCAUSED)

@@ -141,10 +141,10 @@ def process_prior(variances: Iterable[Variance], elsewhere: Recorded | None) -> 
     metrics more, and without it there must be two. Infinitely many df where they differ no more than by chance.
     """
     known = [variance for variance in variances if variance.df]
-    least = LEAST_SHARE * median([one.value for one in known]) if known else 0.0
-    known = [one for one in known if max(one.value, least) > 0]
-    logs = [_unbiased_log(max(one.value, least), one.df) for one in known]
-    level, dispersion = _moments(logs, [trigamma(one.df / 2) for one in known], elsewhere)
+    least = LEAST_SHARE * median([variance.value for variance in known]) if known else 0.0
+    known = [variance for variance in known if max(variance.value, least) > 0]
+    logs = [_unbiased_log(max(value, least), df) for value, df in known]
+    level, dispersion = _moments(logs, [trigamma(df / 2) for _, df in known], elsewhere)
     if dispersion <= 0:
         return Variance(math.exp(level), math.inf)
 

@@ -1,4 +1,4 @@
-"""Several metrics of one run weighed together: which of them are slower, and whether all of them moved. Pure functions."""
+"""The metrics of one run weighed together: which of them are slower, and whether all moved. Pure functions."""
 
 from __future__ import annotations
 

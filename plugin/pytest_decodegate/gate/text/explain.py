@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...metric import Level
+from ..stats.recorded import noise_class, recorded
 from ..verdict import Judgement, Verdict
 from .advice import advice
 from .quantity import format_band, format_percent, format_value
@@ -119,12 +120,11 @@ def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     if basis.new_sessions > 1:
         replicates += f" in {basis.new_sessions} sessions"
     looks = f" over {basis.looks} looks" if basis.looks > 1 else ""
-    yield f"from {replicates} against {sessions}; the change is worse than the interval in 5 %, better in 2.5 %{looks}"
+    ends = f"5 % beyond its worse end, 2.5 % beyond the better{looks}"
+    yield f"{100 * confidence:.3g} % interval ({ends}) from {replicates} against {sessions}"
     if basis.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"
     if basis.sessions == 1 and basis.session_noise is not None:
-        assumed = format_percent(basis.session_noise, signed=False)
-        yield (
-            "one baseline session cannot show how much sessions differ: "
-            f"{assumed} is assumed for kind {judgement.metric.kind!r} until more are recorded"
-        )
+        taken = format_percent(basis.session_noise, signed=False)
+        source = recorded(noise_class(judgement.metric, basis.level)).session_source
+        yield f"one baseline session cannot show how much sessions differ; {taken} is taken until then ({source})"
