@@ -39,6 +39,10 @@ LEAST_SHARE = 1e-5
 """Of the median variance of the class; below it a variance is a matter of digits (as in limma's fitFDist)."""
 
 
+NO_VARIANCE = 1e-24
+"""Stands for none where it is divided by: logs of doubles do not differ by so little."""
+
+
 class Variance(NamedTuple):
     """An estimated variance of log values, and the degrees of freedom behind it."""
 
@@ -210,9 +214,7 @@ def _slope(v: float, means: Sequence[tuple[Variance, float]], heterogeneity: flo
     """Slope of the restricted log likelihood at `v`, up to a factor above zero; falls through zero at its top."""
     total = 0.0
     for (value, df), share in means:
-        scale = v + share
-        if scale == 0:
-            return math.inf if value else -math.inf
+        scale = max(v + share, NO_VARIANCE)
         spare = 1.0 if math.isinf(heterogeneity) else (heterogeneity + df * value / scale) / heterogeneity
         total += df * (value - scale) / (scale * scale * spare)
 
