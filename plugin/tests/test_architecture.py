@@ -29,7 +29,7 @@ MAY_USE: dict[str, set[str]] = {
     "process": set(),
     "machine": {"process", "metric", "errors", "cause"},
     "gang": {"process", "errors", "cause"},
-    "workloads": {"gang", "metric", "errors"},
+    "workloads": {"gang", "machine", "metric", "errors"},
     "profile": {"workloads", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},
     "importing": {"baseline", "machine", "metric", "errors"},

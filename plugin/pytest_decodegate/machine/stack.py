@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import importlib.metadata
@@ -17,9 +16,11 @@ from typing import Any, Final
 
 from ..errors import BadInput
 from ..metric import Json
+from .nccl_library import answering_torch, nccl_version
 
-REPORTED: Final = ("executable", "nccl_path")
-"""Facts of a probe that are reported and never compared: a path says nothing about what lies there."""
+REPORTED: Final = ("executable", "nccl_path", "nccl_unused")
+"""Facts of a probe that are reported and never compared: a path says nothing about what lies there, and a copy of NCCL
+that is mapped but answers no call does nothing."""
 
 # torch and vLLM choose the versions of these, but an install on top moves kernels without moving torch or vLLM.
 # The part before the underscore is what a user declares as the change.
@@ -35,8 +36,9 @@ _NCCL_FILES: Final[Mapping[str, str]] = {
     "NCCL_GRAPH_FILE": "nccl_graph_file_sha256",
     "NCCL_TOPO_FILE": "nccl_topo_file_sha256",
     "NCCL_CONF_FILE": "nccl_conf_sha256",
+    "VLLM_NCCL_SO_PATH": "nccl_of_vllm_sha256",
 }
-"""Variables that name a file which changes what NCCL does, and the fact that holds its hash."""
+"""Variables that name a file which changes what NCCL does, or vLLM's own copy of it, and the fact with its hash."""
 _REPLACED: Final = "replaced"
 _MISSING: Final = "missing"
 _LABEL: Final = ("vllm", "torch", "nccl", "driver")
@@ -95,22 +97,33 @@ def mapped_libraries(maps: str, name: re.Pattern[str]) -> list[str]:
     return list(dict.fromkeys(path for path in paths if name.fullmatch(Path(path.removesuffix(" (deleted)")).name)))
 
 
-def nccl_facts(paths: Sequence[str], version_of: Callable[[str], str] | None = None) -> dict[str, Json]:
-    """Version, hash and path of the NCCL copies at `paths`; several copies are joined by "+", none gives no key.
+def nccl_facts(
+    paths: Sequence[str], answering: str | None = None, version_of: Callable[[str], str] | None = None
+) -> dict[str, Json]:
+    """Version, hash and path of the copy of NCCL out of `paths` that answers torch's calls; none gives no key.
 
-    VLLM_NCCL_SO_PATH gives vLLM a copy of its own beside torch's, so one process may well hold two.
+    answering: its path. Where that is not known every copy may be the one, and they are joined by "+". The others are
+    "nccl_unused".
     """
     version_of = version_of or nccl_version
-    hashes = {sha256(path): path for path in paths}
+    used = [path for path in paths if answering is not None and same_file(path, answering)] or paths
+    hashes = {sha256(path): path for path in used}
     copies = {sha: ("unknown" if sha == _REPLACED else version_of(path), path) for sha, path in hashes.items()}
     if not copies:
         return {}
 
+    unused: list[Json] = [path for path in paths if path not in used]
     return {
         "nccl": "+".join(dict.fromkeys(version for version, _ in copies.values())),
         "nccl_sha256": "+".join(copies),
         "nccl_path": [path for _, path in copies.values()],
+        **({"nccl_unused": unused} if unused else {}),
     }
+
+
+def same_file(one: str, other: str) -> bool:
+    """Whether two paths lead to one file; a path that leads nowhere is itself alone."""
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
 def nccl_settings(maps: str, environ: Mapping[str, str], home: Path, root: Path) -> dict[str, Json]:
@@ -148,21 +161,6 @@ def _hash(path: Path) -> str:
     return _MISSING if found == _REPLACED else found
 
 
-def nccl_version(path: str) -> str:
-    """Ask the copy of NCCL that is already loaded from `path`, never another one."""
-    # RTLD_NOLOAD: were the path replaced under the process, loading it would report a library that nobody uses.
-    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    code = ctypes.c_int()
-    status = library.ncclGetVersion(ctypes.byref(code))
-    return decode_nccl(code.value) if status == 0 else "unknown"
-
-
-def decode_nccl(code: int) -> str:
-    """22809 -> "2.28.9"; before 2.9 the code was 1000 a major version (nccl.h, NCCL_VERSION)."""
-    major, rest = divmod(code, 10_000 if code >= 10_000 else 1_000)
-    return f"{major}.{rest // 100}.{rest % 100}"
-
-
 def sha256(path: str) -> str:
     """The hash of the file, or "replaced" where the mapped file is no longer at its path."""
     digest = hashlib.sha256()
@@ -189,7 +187,7 @@ def _torch() -> Any:
 
 def _nccl(torch: Any) -> dict[str, Json]:
     maps = Path("/proc/self/maps").read_text()
-    facts = nccl_facts(mapped_libraries(maps, _NCCL))
+    facts = nccl_facts(mapped_libraries(maps, _NCCL), answering_torch())
     if not facts and torch.version.cuda and torch.distributed.is_nccl_available():
         # A torch that was built with NCCL inside maps no library; it can still say what it has.
         facts["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..machine.classes import gpus_of_server
 from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
-from ..machine.stack import REPORTED, agree, probe, variables
+from ..machine.stack import REPORTED, agree, probe, same_file, variables
 from ..redaction import redact_value
 from ..resources.probe import probe_python
 from ..serving.command import gpus_of
@@ -149,6 +149,9 @@ def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:
 def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> Iterator[str]:
     if base.nccl != candidate.nccl and old.facts.get("nccl_sha256") == new.facts.get("nccl_sha256"):
         yield f"the candidate NCCL was not used: {_both_nccl(old.facts, new.facts)}"
+    elif base.nccl != candidate.nccl:
+        yield from _other_nccl("base", base, old.facts)
+        yield from _other_nccl("candidate", candidate, new.facts)
     if base.python != candidate.python and _compared(old.facts) == _compared(new.facts):
         versions = ", ".join(
             f"{name} {new.facts[name]}" for name in ("python", "torch", "nccl", "vllm") if name in new.facts
@@ -160,6 +163,14 @@ def _without_effect(base: Stack, candidate: Stack, old: Loaded, new: Loaded) -> 
     for name in sorted({name for name, _ in set(base.env) ^ set(candidate.env)}):
         if (value := old.env.get(name)) == new.env.get(name):
             yield f"env:{name} is {value if value is None else redact_value(name, value)!r} in the ranks of both sides"
+
+
+def _other_nccl(side: str, stack: Stack, facts: Mapping[str, Json]) -> Iterator[str]:
+    """That another copy than the one that `stack` names answers; several mean that nobody could tell which one does."""
+    answering = facts.get("nccl_path")
+    paths = list(map(str, answering)) if isinstance(answering, list) else []
+    if stack.nccl is not None and not any(same_file(path, stack.nccl) for path in paths):
+        yield f"the {side} NCCL was not used: {facts.get('nccl')} answers, from {', '.join(paths) or 'inside torch'}"
 
 
 def _both_nccl(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
