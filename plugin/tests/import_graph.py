@@ -59,7 +59,7 @@ def rank_side(known: Mapping[str, Module]) -> list[str]:
     """Modules that run on the ranks, under another Python environment than pytest's."""
     return [
         *(name for name in known if name.startswith("workloads.")),
-        *("gang.worker", "gang.protocol", "gang.connection", "process.guard", "machine.stack"),
+        *("gang.worker", "gang.protocol", "gang.connection", "process.guard", "machine.stack", "machine.nccl_library"),
         *("metric", "errors", "cause", "printable", "redaction"),
     ]
 

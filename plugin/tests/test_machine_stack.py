@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_decodegate.errors import BadInput
-from pytest_decodegate.machine import stack
+from pytest_decodegate.machine import nccl_library, stack
 from pytest_decodegate.machine.provenance import Provenance, differences, parse_declared, undeclared
 from pytest_decodegate.metric import Json
 
@@ -104,7 +104,7 @@ def test_what_nccl_reads_belongs_to_nccl() -> None:
 
 def test_a_library_that_is_not_loaded_is_not_loaded_by_asking(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"libnccl\.so\.2"):
-        stack.nccl_version(str(tmp_path / "libnccl.so.2"))
+        nccl_library.nccl_version(str(tmp_path / "libnccl.so.2"))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_library_that_is_not_loaded_is_not_loaded_by_asking(tmp_path: Path) ->
     [(22809, "2.28.9"), (23004, "2.30.4"), (21805, "2.18.5"), (20906, "2.9.6"), (2804, "2.8.4"), (2708, "2.7.8")],
 )
 def test_nccl_codes_are_decoded_by_either_scheme(code: int, version: str) -> None:
-    assert stack.decode_nccl(code) == version
+    assert nccl_library.decode_nccl(code) == version
 
 
 def test_two_copies_are_both_told_and_the_same_file_twice_is_one(tmp_path: Path) -> None:
@@ -121,17 +121,35 @@ def test_two_copies_are_both_told_and_the_same_file_twice_is_one(tmp_path: Path)
     vllms.write_bytes(b"two")
     again.write_bytes(b"one")
     versions = {str(torchs): "2.28.9", str(vllms): "2.30.4", str(again): "2.28.9"}
-    facts = stack.nccl_facts([str(torchs), str(vllms), str(again)], versions.__getitem__)
+    facts = stack.nccl_facts([str(torchs), str(vllms), str(again)], None, versions.__getitem__)
     assert facts["nccl"] == "2.28.9+2.30.4"
     one, two = (hashlib.sha256(content).hexdigest() for content in (b"one", b"two"))
     assert facts["nccl_sha256"] == f"{one}+{two}"
+
+
+def test_the_copy_that_answers_is_the_stack_and_the_others_are_reported(tmp_path: Path) -> None:
+    torchs, preloaded, link = (tmp_path / name for name in ("torch.so", "preloaded.so", "link.so"))
+    torchs.write_bytes(b"one")
+    preloaded.write_bytes(b"two")
+    link.symlink_to(preloaded)
+    versions = {str(torchs): "2.28.9", str(preloaded): "2.28.3"}
+    facts = stack.nccl_facts([str(torchs), str(preloaded)], str(link), versions.__getitem__)
+    assert facts == {
+        "nccl": "2.28.3",
+        "nccl_sha256": hashlib.sha256(b"two").hexdigest(),
+        "nccl_path": [str(preloaded)],
+        "nccl_unused": [str(torchs)],
+    }
+    assert {"nccl_path", "nccl_unused"} <= set(stack.REPORTED)
+    elsewhere = stack.nccl_facts([str(torchs)], str(preloaded), versions.__getitem__)
+    assert elsewhere["nccl"] == "2.28.9", "what is mapped is all that can be told"
 
 
 def test_a_copy_that_was_replaced_under_the_process_is_not_asked() -> None:
     def never(path: str) -> str:
         raise AssertionError(path)
 
-    assert stack.nccl_facts(["/gone/libnccl.so.2 (deleted)"], never) == {
+    assert stack.nccl_facts(["/gone/libnccl.so.2 (deleted)"], None, never) == {
         "nccl": "unknown",
         "nccl_sha256": "replaced",
         "nccl_path": ["/gone/libnccl.so.2 (deleted)"],

@@ -12,7 +12,7 @@ from pytest_decodegate.gang.controller import GangOptions
 from pytest_decodegate.gang.protocol import Function
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.nccl_log import NcclCall, NcclLog
-from pytest_decodegate.measure.nccl_identity import Identity, NcclProbe, identity_from
+from pytest_decodegate.measure.nccl_identity import Identity, NcclProbe, answered_apart, identity_from
 from pytest_decodegate.metric import Json
 from pytest_decodegate.workloads.collectives.allreduce import allreduce
 
@@ -105,3 +105,21 @@ def test_issued_by_several_functions_is_all_in_the_facts() -> None:
     identity = identity_from(NcclLog(("2.31.2",), (2,), (), {}, during.issued), during)
     assert identity.facts["functions"] == ["AllGather", "AllReduce"]
     assert identity.contract["nccl_algorithm"] == "RING"
+
+
+def answers(*given: tuple[str, str] | None) -> list[dict[str, Json]]:
+    return [{"nccl_answered": {"version": each[0], "file": each[1]}} if each else {} for each in given]
+
+
+def test_one_nccl_must_answer_in_all_ranks_and_be_the_one_of_the_log() -> None:
+    new, old = ("2.28.9", "/new"), ("2.28.3", "/old")
+    assert list(answered_apart(answers(new, new), ["2.28.9"])) == []
+    assert list(answered_apart(answers(new, new), [])) == []
+    assert list(answered_apart(answers(new, new), ["2.28.3", "2.28.9"])) == []
+    assert list(answered_apart(answers(None, None), ["2.28.3"])) == []
+    assert list(answered_apart(answers(new, old, old), ["2.28.9"])) == [
+        "rank 1 is answered by NCCL 2.28.3 (/old), the first by 2.28.9 (/new)"
+    ]
+    assert list(answered_apart(answers(new, new), ["2.28.3"])) == [
+        "NCCL 2.28.9 (/new) answers, and NCCL's own log names 2.28.3"
+    ]

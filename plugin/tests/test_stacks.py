@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gang.options import GangOptions
 from pytest_decodegate.machine.provenance import parse_declared
+from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.redaction import is_secret_name
-from pytest_decodegate.reference.loaded import Loaded, variable_differences, without_effect
+from pytest_decodegate.reference.loaded import (
+    Loaded,
+    as_declared,
+    as_loaded,
+    of_engines,
+    variable_differences,
+    without_effect,
+)
 from pytest_decodegate.settings.stack import THIS, Stack, declared, describe, parse_stack
 
 OPTION = "--perf-against"
@@ -156,6 +166,53 @@ def test_an_nccl_that_was_not_used_is_named_with_its_path() -> None:
     )
 
 
+def test_another_copy_than_the_declared_one_answers_on_either_side() -> None:
+    """As when both copies are mapped: that the sets of copies differ says nothing of who answers."""
+    stacks = Stack(nccl="/old/libnccl.so.2"), Stack(nccl="/new/libnccl.so.2")
+    old = loaded(nccl="2.28.3", nccl_sha256="a", nccl_path=["/old/libnccl.so.2"])
+    new = loaded(nccl="2.30.4", nccl_sha256="c", nccl_path=["/site/libnccl.so.2"])
+    assert without_effect(stacks, (old, new)) == (
+        "the candidate NCCL was not used: 2.30.4 answers, from /site/libnccl.so.2",
+    )
+    assert without_effect(stacks, (replace_path(old, "/x"), replace_path(new, "/new/libnccl.so.2"))) == (
+        "the base NCCL was not used: 2.28.3 answers, from /x",
+    )
+
+
+def replace_path(stack: Loaded, path: str) -> Loaded:
+    return replace(stack, facts={**stack.facts, "nccl_path": [path]})
+
+
+def answered(version: str, file: str | None) -> Taken:
+    return Taken("gang", facts={"nccl_answered": {"version": version, "file": file}})
+
+
+def test_the_copy_that_a_communicator_calls_must_be_the_declared_one() -> None:
+    declared_one = Stack(nccl="/new/libnccl.so.2")
+    assert as_declared("candidate", declared_one, answered("2.30.4", "/new/libnccl.so.2")).sound
+    assert as_declared("base", Stack(), answered("2.28.9", "/site/libnccl.so.2")).sound
+    assert as_declared("base", declared_one, Taken("gang")).sound, "a workload without NCCL"
+    (broken,) = as_declared("candidate", declared_one, answered("2.28.9", "/site/libnccl.so.2")).broken
+    assert broken == ("the candidate's /new/libnccl.so.2 was not used: NCCL 2.28.9 answered, from /site/libnccl.so.2")
+    assert broken.cause is Cause.UNUSED_CHANGE
+
+
+def test_the_engines_log_has_the_last_word_on_their_nccl() -> None:
+    probed = loaded(nccl="2.28.3", nccl_sha256="a", nccl_path=["/old"])
+    assert of_engines(probed, {"nccl": "2.28.3"}) is probed
+    assert of_engines(probed, {}) is probed
+    assert of_engines(probed, {"nccl": "2.28.9"}).facts == {
+        **loaded().facts,
+        "nccl": "2.28.9",
+    }
+    served = Taken("server", facts={"server": {"nccl": "2.28.9"}})
+    (broken,) = as_loaded("base", probed.facts, served).broken
+    assert broken == "the base's engines run NCCL 2.28.9 by their own log, a process of the same stack loads 2.28.3"
+    assert as_loaded("base", loaded(nccl="2.28.9").facts, served).sound
+    assert as_loaded("base", loaded().facts, served).sound
+    assert as_loaded("base", probed.facts, Taken("server")).sound
+
+
 def test_without_any_nccl_no_nccl_was_used() -> None:
     (reason,) = without_effect((Stack(), Stack(nccl="/new")), (loaded(), loaded()))
     assert "neither side loaded a libnccl" in reason
@@ -183,7 +240,8 @@ def test_variables_that_differ_are_listed_whatever_their_names() -> None:
 
 def test_what_took_effect_is_no_reason() -> None:
     stacks = Stack(), Stack("/q", "/new", (("A", "1"),))
-    old, new = loaded({"A": None}, nccl_sha256="a"), loaded({"A": "1"}, nccl_sha256="b", vllm="0.26.0")
+    old = loaded({"A": None}, nccl_sha256="a")
+    new = loaded({"A": "1"}, nccl_sha256="b", nccl_path=["/new"], vllm="0.26.0")
     assert without_effect(stacks, (old, new)) == ()
     assert without_effect((Stack(), Stack()), (old, old)) == ()
 

@@ -121,9 +121,9 @@ def nccl_facts(
     }
 
 
-def same_file(one: str, other: str) -> bool:
+def same_file(first: str, second: str) -> bool:
     """Whether two paths lead to one file; a path that leads nowhere is itself alone."""
-    return one == other or os.path.realpath(one) == os.path.realpath(other)
+    return first == second or os.path.realpath(first) == os.path.realpath(second)
 
 
 def nccl_settings(maps: str, environ: Mapping[str, str], home: Path, root: Path) -> dict[str, Json]:

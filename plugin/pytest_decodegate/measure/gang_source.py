@@ -21,6 +21,7 @@ from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_fin
 from ..gate.evidence.swaps import kernel_changes
 from ..metric import Json, Level, Replicate
 from ..workloads.runtime import rank
+from .nccl_identity import answered_apart
 from .sampler import GangSampler, late_host
 from .sampling import Plan, Turns, in_turn
 from .source import Taken
@@ -131,8 +132,14 @@ class GangSource:
             self._contract(),
             self._facts(),
             self._wrong,
-            tuple(self._broken),
+            (*self._broken, *self._answered_apart()),
             tuple(self._notes),
+        )
+
+    def _answered_apart(self) -> Iterator[Finding]:
+        logged = self._nccl.facts.get("versions") if self._nccl else None
+        return answered_apart(
+            [opened.facts for opened in self._opened], list(map(str, logged)) if isinstance(logged, list) else []
         )
 
     def _contract(self) -> dict[str, Json]:

@@ -8,11 +8,12 @@ again and again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.controller import Gang, GangOptions
 from ..gang.protocol import Function
@@ -126,6 +127,27 @@ def identity_from(whole: NcclLog, during: NcclLog) -> Identity:
         )
 
     return Identity(fields, facts)
+
+
+def answered_apart(facts: Sequence[Mapping[str, Json]], logged: Sequence[str]) -> Iterator[Finding]:
+    """Whether one NCCL answers in all ranks, and is the one that its own log names.
+
+    facts: of the workload, rank by rank. logged: versions that the log of a gang of the same stack names, () of none.
+    """
+    answers = [answer for each in facts if isinstance(answer := each.get("nccl_answered"), dict)]
+    for index, answer in enumerate(answers):
+        if answer != answers[0]:
+            text = f"rank {index} is answered by NCCL {_shown(answer)}, the first by {_shown(answers[0])}"
+            yield Finding(text, Cause.UNSTEADY, "nccl")
+            break
+
+    if answers and logged and answers[0]["version"] not in logged:
+        text = f"NCCL {_shown(answers[0])} answers, and NCCL's own log names {' and '.join(logged)}"
+        yield Finding(text, Cause.UNSTEADY, "nccl")
+
+
+def _shown(answer: Mapping[str, Json]) -> str:
+    return f"{answer['version']} ({answer['file'] or 'inside torch'})"
 
 
 def _tail(path: Path, start: int) -> str:

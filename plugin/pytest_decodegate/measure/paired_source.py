@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .bench import Bench
 
 SideName = Literal["base", "candidate"]
+SIDES: tuple[SideName, SideName] = ("base", "candidate")
 Turn: TypeAlias = tuple[SideName, int]
 """A gang in a round: its side, and the number of its pair from 0."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..gate.pairs import Contrast
 from ..gate.result import Stacks
 from ..machine.provenance import differences, undeclared
-from ..measure.paired_source import PairBench, blamed
+from ..measure.paired_source import PairBench, SideName, blamed
 from ..settings.stack import Stack, declared, describe
 from .loaded import Loaded, probe_loaded, provenance_of, read_loaded, variable_differences, without_effect
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class Contrasts:
     """Base and candidate of a run, and what is known of their difference: read once for each world size.
 
+    loaded: what was read last of each side, if anything was.
     announce: takes what is compared, once.
     """
 
@@ -36,6 +37,7 @@ class Contrasts:
     ) -> None:
         self.stacks = stacks
         self.known: dict[int, Contrast] = {}
+        self.loaded: dict[SideName, Loaded] = {}
         self._settings = settings
         self._hardware = hardware
         self._progress = progress
@@ -105,6 +107,7 @@ class Contrasts:
         with blamed("candidate"):
             new = candidate(names)
 
+        self.loaded = {"base": old, "candidate": new}
         fingerprint = self._hardware.fingerprint
         sides = zip(self.stacks, (old, new), strict=True)
         known = differences(*(provenance_of(fingerprint, stack, loaded) for stack, loaded in sides))

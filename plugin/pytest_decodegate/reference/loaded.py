@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..cause import Cause, Finding
 from ..machine.classes import gpus_of_server
 from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
     from ..measure.bench import Bench
+    from ..measure.source import Taken
     from ..metric import Json, Kind
     from ..resources.gangs import Gangs
     from ..resources.hardware import Hardware
@@ -60,6 +62,16 @@ def probe_loaded(stack: Stack, names: Sequence[str] = (), python: str = sys.exec
     return Loaded(facts, {name: seen.get(name) for name in names})
 
 
+def of_engines(probed: Loaded, server: Mapping[str, Json]) -> Loaded:
+    """What a launched server loaded: as a process of its stack, but the engines' own log has the last word on NCCL."""
+    logged = server.get("nccl")
+    if logged is None or logged == probed.facts.get("nccl"):
+        return probed
+
+    kept = {name: value for name, value in probed.facts.items() if name not in ("nccl_sha256", "nccl_path")}
+    return replace(probed, facts={**kept, "nccl": logged})
+
+
 def provenance_of(fingerprint: Fingerprint, stack: Stack, loaded: Loaded) -> Provenance:
     """Machine and stack of what runs `stack` on the machine of `fingerprint`."""
     return provenance(fingerprint, loaded.facts, {**os.environ, **stack.environment()})
@@ -97,7 +109,7 @@ class ProvenanceReader:
         if server.attached:
             return provenance(part, server.stack(), {})
 
-        return provenance_of(part, self._settings.stack, self._probed)
+        return provenance_of(part, self._settings.stack, of_engines(self._probed, server.facts()))
 
     @cached_property
     def _of_ranks(self) -> Loaded:
@@ -129,6 +141,27 @@ class ProvenanceReader:
 def without_effect(stacks: tuple[Stack, Stack], loaded: tuple[Loaded, Loaded]) -> tuple[str, ...]:
     """Why a difference that `stacks` (base, candidate) ask for did not come about in what their ranks loaded."""
     return tuple(_without_effect(*stacks, *loaded))
+
+
+def as_declared(side: str, stack: Stack, taken: Taken) -> Taken:
+    """`taken`, with a broken rule where another NCCL answered the communicator than the one that `stack` names."""
+    answer = taken.facts.get("nccl_answered")
+    if stack.nccl is None or not isinstance(answer, dict) or same_file(str(answer["file"]), stack.nccl):
+        return taken
+
+    text = f"the {side}'s {stack.nccl} was not used: NCCL {answer['version']} answered, from {answer['file']}"
+    return replace(taken, broken=(*taken.broken, Finding(text, Cause.UNUSED_CHANGE, "nccl")))
+
+
+def as_loaded(side: str, loaded: Mapping[str, Json], taken: Taken) -> Taken:
+    """`taken`, with a broken rule where a server's engines log another NCCL than a process of their stack loads."""
+    server, probed = taken.facts.get("server"), loaded.get("nccl")
+    logged = server.get("nccl") if isinstance(server, dict) else None
+    if logged is None or probed is None or logged == probed:
+        return taken
+
+    text = f"the {side}'s engines run NCCL {logged} by their own log, a process of the same stack loads {probed}"
+    return replace(taken, broken=(*taken.broken, Finding(text, Cause.UNUSED_CHANGE, "nccl")))
 
 
 def variable_differences(old: Loaded, new: Loaded) -> tuple[Difference, ...]:

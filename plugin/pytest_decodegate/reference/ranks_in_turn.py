@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ..gate.pairs import Contrast, Side, judge_pairs
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Verdict
-from ..measure.paired_source import PairBench, PairSource, StackFailed
+from ..measure.paired_source import SIDES, PairBench, PairSource, StackFailed
 from ..measure.source import Taken, joined
+from .loaded import as_declared
 from .protocol import GangWork, Judged
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ class RanksInTurn:
         with self._source(work, bench) as source:
             taken = source.take(count)
             self._contrasts.of_ranks(work.world_size, bench)
-            return taken
+
+        base, candidate = map(as_declared, SIDES, self._contrasts.stacks, taken)
+        return base, candidate
 
     def _source(self, work: GangWork, bench: PairBench) -> PairSource:
         def side(bench: Bench) -> GangSource:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..cause import Finding
@@ -18,6 +18,7 @@ from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE, Replicate
+from .loaded import as_loaded
 from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..measure.source import Source
     from ..metric import Metric
     from ..serving.server import Server
+    from .loaded import Loaded
 
 LEAST_PAIRS = 2
 """Even beyond the budget: with one pair nothing is known of the noise."""
@@ -42,6 +44,7 @@ class Servers:
     start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. window: a source
     of windows on a server. answers: a source of answers, which come before the clock. clock: in seconds.
     level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
+    loaded: what a process of each side's stack loads, where that was asked.
     """
 
     start: Callable[[SideName], Server]
@@ -50,6 +53,7 @@ class Servers:
     clock: Callable[[], float] = time.monotonic
     level: Literal["server", "window"] = "server"
     notes: tuple[Finding, ...] = ()
+    loaded: Mapping[SideName, Loaded] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,11 @@ class ServersInTurn:
             self._answers[side] = answers = self._ask(side, server)
             self._say_wrong(side, answers.wrong)
         if not self._taken[side].wrong:
-            self._taken[side] = joined([self._taken[side], self._servers.window(server).take(1)])
+            window = self._servers.window(server).take(1)
+            if side in self._servers.loaded:
+                window = as_loaded(side, self._servers.loaded[side].facts, window)
+
+            self._taken[side] = joined([self._taken[side], window])
 
     def _ask(self, side: SideName, server: Server) -> Taken:
         """The answers of a server; none of one that gives no logprobs, which is kept in mind."""

@@ -109,7 +109,7 @@ class TwoStacks:
         def fresh(side: SideName) -> Server:
             return self._servers.fresh(base if side == "base" else candidate)
 
-        return Servers(fresh, window, self._sources.answers)
+        return Servers(fresh, window, self._sources.answers, loaded=self._contrasts.loaded)
 
     def measure_plateau(self, work: ServerWork, most: int) -> NoReturn:
         """See Reference: skips."""

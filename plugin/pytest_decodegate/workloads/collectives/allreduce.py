@@ -79,6 +79,7 @@ def workload(
         check=partial(_checked, check),
         align=_host_barrier,
         own_part=partial(own_part, prepared.burst, path.cuda),
+        facts=dict(prepared.facts),
         contract={
             **path.contract,
             "path": name,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...machine.nccl_library import answering_torch, file_of, version_of
 from ..kimi import BF16_BYTES
 from ..runtime.timing import Burst, captured, rotate
 from ..versions import clock_fields
@@ -44,7 +45,8 @@ class PreparedBurst:
     the burst, and None where a later call has used the buffer again: `last` calls have theirs. in_place: the output is
     the input. barrier: a small collective of the same ranks on a buffer of its own, that keeps every rank's stream
     until all have come. witness: makes a burst of the same calls on the same buffers, whose `inputs` are copied to the
-    buffers and whose `outputs` from them, call by call: every call can be checked. owner: lives as long.
+    buffers and whose `outputs` from them, call by call: every call can be checked. owner: lives as long. facts: seen
+    while it was set up; reported, not compared.
     """
 
     burst: Burst
@@ -56,6 +58,7 @@ class PreparedBurst:
     witness: Callable[[], PreparedBurst] | None = None
     last: int = 0
     owner: object = None
+    facts: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,10 @@ def torch_path(call: CollectiveCall, *, cuda: bool, graph: bool, in_place: bool 
     """torch.distributed on the default group: NCCL for CUDA tensors, gloo for the host's."""
 
     def issue(shape: Shape) -> PreparedBurst:
-        return _prepared(shape, call, "cuda" if cuda else "cpu", graph, in_place, torch_barrier() if cuda else None)
+        if not cuda:
+            return _prepared(shape, call, "cpu", graph, in_place, None)
+
+        return replace(_prepared(shape, call, "cuda", graph, in_place, torch_barrier()), facts=answered_by_torch())
 
     return CollectivePath(cuda, graph, issue)
 
@@ -123,9 +129,23 @@ def pynccl_path(call: Callable[[Any, int, Any, Any], object], *, graph: bool) ->
     def issue(shape: Shape) -> PreparedBurst:
         communicator = communicators.pynccl()
         barrier = partial(communicator.all_reduce, *buffers("cuda", [1, 1]))
-        return _prepared(shape, partial(call, communicator), "cuda", graph, False, barrier)
+        prepared = _prepared(shape, partial(call, communicator), "cuda", graph, False, barrier)
+        return replace(prepared, facts=answered_by(communicator.nccl.lib))
 
     return CollectivePath(cuda=True, graph=graph, issue=issue)
+
+
+def answered_by_torch() -> dict[str, Json]:
+    """The version of NCCL that answers torch in this rank, and its file."""
+    import torch
+
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"nccl_answered": {"version": version, "file": answering_torch()}}
+
+
+def answered_by(library: Any) -> dict[str, Json]:
+    """The version that `library`, the ctypes.CDLL through which a communicator calls NCCL, gives, and its file."""
+    return {"nccl_answered": {"version": version_of(library), "file": file_of(library)}}
 
 
 def buffers(device: str, elements: Sequence[int]) -> list[Any]:
