@@ -78,7 +78,7 @@ def test_a_rank_runs_where_torch_and_what_it_needs_is_all_that_is_installed(bare
     for absent in ("pytest", "msgspec", "aiohttp"):
         assert not (site / absent).exists(), "this test is about an environment that does not have it"
 
-    check_ranks(Stack(python=bare), "--base")
+    check_ranks(Stack(python=bare), "--base", ())
     with Gang(1, GangOptions(log_root=tmp_path / "logs", python=bare), name="bare") as gang:
         (facts,) = gang.run(probe)
 
@@ -112,7 +112,7 @@ def test_a_folder_called_torch_in_the_current_one_is_no_torch(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(BadInput, match="it has no torch"):
-        check_ranks(Stack(python=bare), "--base")
+        check_ranks(Stack(python=bare), "--base", (str(tmp_path),))
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_what_cannot_run_ranks_is_refused_with_the_reason(
     if text.startswith("sleep"):
         monkeypatch.setattr(rank_python, "ANSWER_SECONDS", 0.2)
     with pytest.raises(BadInput, match=problem):
-        check_ranks(script(tmp_path / "python", text), "--candidate")
+        check_ranks(script(tmp_path / "python", text), "--candidate", ())
 
 
 def test_a_python_that_is_gone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"it cannot be run \(No such file or directory\)"):
-        check_ranks(Stack(python=str(tmp_path / "gone")), "--candidate")
+        check_ranks(Stack(python=str(tmp_path / "gone")), "--candidate", ())
 
 
 def test_a_server_that_runs_already_needs_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_python, "_why_not", lambda _: pytest.fail("a Python was asked"))
-    check_ranks(Stack(server="http://127.0.0.1:8000"), "--base")
+    check_ranks(Stack(server="http://127.0.0.1:8000"), "--base", ())
 
 
 def test_a_python_that_is_much_too_old_can_read_the_question() -> None:

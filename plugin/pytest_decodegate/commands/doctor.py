@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DecodegateError, ServerError
+from ..process.import_path import VARIABLE, inherited, path_for, withheld
+from ..process.processes import scrubbed
 
 if TYPE_CHECKING:
+    import pytest
+
     from ..baseline.schema import Baseline
     from ..baseline.selection import Selection
     from ..baseline.store import Store
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
+    from ..session.forecast import Expected
 
 _STREAMS = 128
 
@@ -86,10 +92,15 @@ def _findings(python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
     else:
         yield from _hardware(fingerprint)
 
-    yield from (_module(python, name) for name in ("torch", "vllm"))
+    import_path = _import_path()
+    if problem := withheld(python, import_path):
+        yield problem, True
+    yield from (_module(python, name, import_path) for name in ("torch", "vllm"))
     yield _client()
     if fingerprint:
-        yield from _baselines(fingerprint, python, baselines)
+        from ..session.forecast import expected_of
+
+        yield from _baselines(fingerprint, baselines, expected_of(fingerprint, python, import_path))
 
 
 def _hardware(fingerprint: Fingerprint) -> Iterator[tuple[str, bool]]:
@@ -102,7 +113,7 @@ def _hardware(fingerprint: Fingerprint) -> Iterator[tuple[str, bool]]:
     yield from ((f"NVML: {problem}", False) for problem in fingerprint.problems)
 
 
-def _baselines(fingerprint: Fingerprint, python: str, baselines: Path) -> Iterator[tuple[str, bool]]:
+def _baselines(fingerprint: Fingerprint, baselines: Path, expected: Expected) -> Iterator[tuple[str, bool]]:
     from ..baseline.store import Store
     from ..session.lost_gpus import lost_gpus
 
@@ -114,20 +125,20 @@ def _baselines(fingerprint: Fingerprint, python: str, baselines: Path) -> Iterat
     names = ", ".join(f"{file.parent.name}/{file.name}" for file in files)
     yield f"baselines of this machine and its parts: {names or 'none'}", bool(files)
     if files:
-        yield from ((line, True) for line in _forecast(here, fingerprint, python))
+        yield from ((line, True) for line in _forecast(here, fingerprint, expected))
 
 
-def _forecast(here: BaselinesHere, fingerprint: Fingerprint, python: str) -> Iterator[str]:
+def _forecast(here: BaselinesHere, fingerprint: Fingerprint, expected: Expected) -> Iterator[str]:
     """What a run of everything that is stored here would be told before it measures, and who is in its way."""
     from ..machine.cpu_load import CpuLoad
     from ..machine.gpu_memory import leftovers
     from ..machine.nvml import open_sensor
     from ..process.processes import family
-    from ..session.forecast import Planned, expected_of, forecast, in_the_way
+    from ..session.forecast import Planned, forecast, in_the_way
 
     load = CpuLoad(family)
     load.start()
-    yield from forecast(Planned(here.planned), here, expected_of(fingerprint, python))
+    yield from forecast(Planned(here.planned), here, expected)
     labels = {gpu.uuid: f"GPU {gpu.index}" for gpu in fingerprint.gpus}
     yield from in_the_way(leftovers(labels, open_sensor() if labels else None), load.since_start())
 
@@ -141,10 +152,38 @@ def _client() -> tuple[str, bool]:
         return f"the client's own floor: {error}", False
 
 
-def _module(python: str, name: str) -> tuple[str, bool]:
+class _ImportPath:
+    """A plugin for a pytest that ends once it has read its ini file: what pytest's Python imports from."""
+
+    def __init__(self) -> None:
+        self.entries = inherited()
+
+    def pytest_cmdline_main(self, config: pytest.Config) -> int:
+        """Keep it, and go no further: the first hook that answers ends the run."""
+        from ..settings.values import import_path
+
+        self.entries = import_path(config)
+        return 0
+
+
+def _import_path() -> tuple[str, ...]:
+    """What a run of pytest in this folder would import from, its ini option `pythonpath` included."""
+    import pytest
+
+    asked = _ImportPath()
+    # The plugin runs already, as this command.
+    quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    pytest.main([quiet, "-p", "no:cacheprovider"], plugins=[asked])
+    return asked.entries
+
+
+def _module(python: str, name: str, import_path: Sequence[str]) -> tuple[str, bool]:
     code = f"import {name}; print({name}.__version__)"
+    environment = {**scrubbed(os.environ), VARIABLE: path_for(python, import_path), "PYTHONSAFEPATH": "1"}
     try:
-        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            [python, "-c", code], env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
     except OSError as error:
         return f"{name}: {python} cannot be run ({error.strerror}); give --python the Python of the ranks", False
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..process.import_path import inherited
 from .two_stacks import measured
 
 _STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas, or server=URL for both"
@@ -54,8 +55,8 @@ def _run(options: argparse.Namespace) -> int:
         parse_stack(texts or [], option, environment_of)
         for option, texts in (("--base", options.base), ("--candidate", options.candidate))
     )
-    check_ranks(base, "--base")
-    check_ranks(candidate, "--candidate")
+    check_ranks(base, "--base", inherited())
+    check_ranks(candidate, "--candidate", inherited())
     allowed = [f"--perf-change={options.allow}"] if options.allow else []
     run = measured(base, candidate, options.markers, [*allowed, *options.arguments])
     print(text(run), end="")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..cause import cause_of_text, last_exception
 from ..errors import RankDied, RankHung
+from ..process.import_path import VARIABLE, path_for
 from . import exit_reasons, protocol
 from .agent import Agent
 from .listener import Listener
@@ -44,8 +45,8 @@ class Agents:
 
     def _environment(self, folder: Path) -> dict[str, str]:
         return {
-            # Only this plugin: the site-packages of pytest's Python must not reach another Python.
-            "PYTHONPATH": str(import_folder(folder)),
+            # This plugin first. The site-packages of pytest's Python must not reach another Python.
+            VARIABLE: path_for(self._options.python, self._options.import_path, [import_folder(folder)]),
             "PYTHONSAFEPATH": "1",  # nor may the current folder
             protocol.ADDRESS: self._listener.address,
             protocol.KEY_FILE: str(self._listener.key_file),

@@ -17,6 +17,7 @@ from ..cause import Cause
 from ..errors import DecodegateError, RankDied, RankHung
 from ..process import processes
 from ..process.guard import KILL_SECONDS, guarded
+from ..process.import_path import VARIABLE, path_for
 from . import exit_reasons, logs
 from .agent import GUARD_GRACE_SECONDS
 from .options import GangOptions
@@ -116,7 +117,13 @@ class _Probe:
         with self._log.open("wb") as log:
             self._process = guarded(
                 [options.python, "-c", PROBE],
-                env={**processes.scrubbed(os.environ), **options.env, "CUDA_VISIBLE_DEVICES": gpu.uuid},
+                env={
+                    **processes.scrubbed(os.environ),
+                    **options.env,
+                    VARIABLE: path_for(options.python, options.import_path),
+                    "PYTHONSAFEPATH": "1",
+                    "CUDA_VISIBLE_DEVICES": gpu.uuid,
+                },
                 stdout=log,
                 grace_seconds=GUARD_GRACE_SECONDS,
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import BadInput
+from ..process.import_path import inherited
 
 COMMAND = "{command}"
 
@@ -73,6 +74,7 @@ class GangOptions:
     teardown_seconds: for ranks to drop their state and their process group.
     deadlines_off: asked whenever a deadline has passed; True (a debugger is open) means wait on.
     nodes: where the ranks run, if not all on this host.
+    import_path: folders that pytest's own Python imports from, for ranks that run under it.
     """
 
     log_root: Path
@@ -84,6 +86,7 @@ class GangOptions:
     teardown_seconds: float = 10.0
     deadlines_off: Callable[[], bool] = _never
     nodes: Nodes | None = None
+    import_path: tuple[str, ...] = field(default_factory=inherited)
 
     def __post_init__(self) -> None:
         for name in ("start_seconds", "deadline_seconds", "grace_seconds", "teardown_seconds"):

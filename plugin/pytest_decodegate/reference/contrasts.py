@@ -61,7 +61,8 @@ class Contrasts:
     def of_launched(self) -> Contrast:
         """What servers of ours would load on both sides; whatever was read first stands for it."""
         if not self.known:
-            base, candidate = (partial(probe_loaded, stack) for stack in self.stacks)
+            path = self._settings.import_path
+            base, candidate = (partial(probe_loaded, stack, import_path=path) for stack in self.stacks)
             self._keep(1, self._contrast(base, candidate))
 
         return self.any

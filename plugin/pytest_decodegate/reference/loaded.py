@@ -51,13 +51,16 @@ def read_loaded(bench: Bench, names: Sequence[str], seconds: float) -> Loaded:
     return Loaded(facts, env)
 
 
-def probe_loaded(stack: Stack, names: Sequence[str] = (), python: str = sys.executable) -> Loaded:
+def probe_loaded(
+    stack: Stack, names: Sequence[str] = (), *, import_path: Sequence[str], python: str = sys.executable
+) -> Loaded:
     """The same of any process of `stack` on this host, asked of one that does nothing else; no rank is started for it.
 
-    python: of a stack that names none. Raises BadInput if that Python cannot run ranks.
+    import_path: what this Python imports from. python: of a stack that names none. Raises BadInput if that Python
+    cannot run ranks.
     """
     environment = stack.environment()
-    facts = probe_python(stack.python or python, environment, PROBE_SECONDS)
+    facts = probe_python(stack.python or python, environment, PROBE_SECONDS, import_path)
     seen = {**os.environ, **environment}
     return Loaded(facts, {name: seen.get(name) for name in names})
 
@@ -117,7 +120,7 @@ class ProvenanceReader:
 
     @cached_property
     def _probed(self) -> Loaded:
-        return probe_loaded(self._settings.stack)
+        return probe_loaded(self._settings.stack, import_path=self._settings.import_path)
 
     @property
     def _all_gpus(self) -> int:

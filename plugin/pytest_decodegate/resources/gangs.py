@@ -34,6 +34,7 @@ def gang_options(settings: Settings, folder: Path, debugging: Callable[[], bool]
         deadline_seconds=settings.deadline_seconds,
         deadlines_off=debugging,
         nodes=settings.nodes,
+        import_path=settings.import_path,
     )
 
 

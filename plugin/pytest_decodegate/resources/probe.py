@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..errors import BadInput
 from ..gang.agents import import_folder
+from ..process.import_path import VARIABLE, path_for
 from ..process.processes import scrubbed
 
 if TYPE_CHECKING:
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 _CODE: Final = "import json; from pytest_decodegate.machine.stack import probe; print(json.dumps(probe()))"
 
 
-def probe_python(python: str, environment: Mapping[str, str], seconds: float) -> dict[str, Json]:
+def probe_python(
+    python: str, environment: Mapping[str, str], seconds: float, import_path: Sequence[str]
+) -> dict[str, Json]:
     """The facts of machine.stack.probe, from a process of `python` with `environment` on top of ours.
 
-    Raises BadInput, quoting its last line, if that Python cannot be run, lacks torch or takes more than `seconds`.
+    import_path: what this Python imports from, given to that process if it is the same Python. Raises BadInput, quoting
+    its last line, if that Python cannot be run, lacks torch or takes more than `seconds`.
     """
     with tempfile.TemporaryDirectory(prefix="decodegate-") as folder:
         env = {
             **scrubbed(os.environ),
             **environment,
-            "PYTHONPATH": str(import_folder(Path(folder))),
+            VARIABLE: path_for(python, import_path, [import_folder(Path(folder))]),
             "PYTHONSAFEPATH": "1",
         }
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..cause import Cause, Finding
 from ..errors import BadInput, ServerError, ServerHung
 from ..printable import printable_lines
+from ..process.import_path import VARIABLE, path_for
 from ..redaction import redact_text
 from .hardware import ENVIRONMENT
 
@@ -135,12 +136,13 @@ class ServerUnderTest:
         if settings.server is not None:
             return self.attached(settings.server)
 
+        python = self._stack.python or sys.executable
         start = home.ServerLaunch(
             self._folder("server"),
-            {**ENVIRONMENT, **self._stack.environment()},
+            {**ENVIRONMENT, **self._stack.environment(), VARIABLE: path_for(python, settings.import_path)},
             settings.server_seconds,
             self._progress.tick,
-            self._stack.python or sys.executable,
+            python,
         )
         if settings.serve is not None:
             return home.launch_users(start, settings.serve, settings.pins)

@@ -89,9 +89,12 @@ Expected: TypeAlias = Callable[[int | None], "Provenance"]
 """Reads what so many ranks would load, None: a server; on the part of the machine that they would use."""
 
 
-def expected_of(host: Fingerprint, python: str) -> Expected:
-    """What `python` as it is would load on parts of `host`; the reader raises BadInput if it cannot run ranks."""
-    loaded = cache(lambda: probe_loaded(Stack(), python=python))
+def expected_of(host: Fingerprint, python: str, import_path: Sequence[str]) -> Expected:
+    """What `python` as it is would load on parts of `host`; the reader raises BadInput if it cannot run ranks.
+
+    import_path: what this Python imports from.
+    """
+    loaded = cache(lambda: probe_loaded(Stack(), python=python, import_path=import_path))
 
     def expected(world_size: int | None) -> Provenance:
         return provenance_of(host if world_size is None else host.part(world_size), Stack(), loaded())

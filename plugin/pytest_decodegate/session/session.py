@@ -14,6 +14,7 @@ import pytest
 
 from ..errors import BadInput, DecodegateError, ServerHung
 from ..machine.cpu_load import CpuLoad
+from ..process.import_path import withheld
 from ..process.processes import family
 from ..resources import timeouts
 from ..resources.hardware import Hardware
@@ -164,13 +165,20 @@ class PerfSession:
         stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
         plan = planned(items, stand_in=stand_in, most_ranks=self.gangs.most_ranks)
         lost = lost_gpus(Store(settings.baselines), self.hardware.fingerprint)
-        missing = [lost] if lost else []
+        missing = [*([lost] if lost else []), *self._withheld()]
         if settings.base is not None:
             pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
             return [*missing, pairs]
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         return [*missing, *forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
+
+    def _withheld(self) -> list[str]:
+        """What ranks under another Python do not get of this one."""
+        settings = self.settings
+        pythons = {stack.python for stack in (settings.base, settings.stack) if stack and stack.python}
+        found = (withheld(python, settings.import_path) for python in sorted(pythons))
+        return [sentence for sentence in found if sentence]
 
     def _expected(self, world_size: int | None) -> Provenance:
         if self.settings.server:

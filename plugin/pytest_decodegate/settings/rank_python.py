@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..process.import_path import VARIABLE, path_for
 from ..process.processes import scrubbed
 
 if TYPE_CHECKING:
@@ -46,28 +48,27 @@ print(json.dumps(found))
 """
 
 
-def check_ranks(stack: Stack, option: str) -> None:
+def check_ranks(stack: Stack, option: str, import_path: Sequence[str]) -> None:
     """Refuse the value of `option` if the ranks of `stack` cannot run under its Python; raises BadInput.
 
-    A server that runs already has no ranks.
+    import_path: what this Python imports from. A server that runs already has no ranks.
     """
     if stack.server is not None:
         return
 
     python = stack.python or sys.executable
-    if problem := _why_not(python):
+    if problem := _why_not(python, path_for(python, import_path)):
         raise BadInput(f"{option}: {stack}: no ranks can run under {python}: {problem}; {NEEDS}")
 
 
 @lru_cache  # a command asks, and the run of pytest in its process asks again
-def _why_not(python: str) -> str | None:
-    environment = {
-        name: value for name, value in scrubbed(os.environ).items() if name not in ("PYTHONPATH", "PYTHONSTARTUP")
-    }
+def _why_not(python: str, path: str) -> str | None:
+    environment = {name: value for name, value in scrubbed(os.environ).items() if name != "PYTHONSTARTUP"}
     try:
         done = subprocess.run(
             [python, "-c", _QUESTION, str(_PACKAGE), json.dumps(OLDEST)],
-            env={**environment, "PYTHONSAFEPATH": "1"},  # a folder called torch in the current one is no torch
+            # A folder called torch in the current one is no torch.
+            env={**environment, VARIABLE: path, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for. Times in seconds, tolerances as fractions. baseline: None chooses from `baselines`."""
+    """What the user asked for. Times in seconds, tolerances as fractions. baseline: None chooses from `baselines`.
+
+    import_path: folders that pytest's Python imports from by the user's wish: its `pythonpath`, then PYTHONPATH.
+    """
 
     record: values.Record
     baseline: Path | None
@@ -45,6 +48,7 @@ class Settings:
     server_restarts: int | None
     warm_up_seconds: float
     quality_prompts: tuple[str, ...]
+    import_path: tuple[str, ...]
 
     def tolerance(self, metric: str, own: float) -> float:
         """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
@@ -86,4 +90,5 @@ def read_settings(config: pytest.Config) -> Settings:
         server_restarts=values.restarts(config, server),
         warm_up_seconds=values.seconds(config, "--perf-warmup-timeout", default=900),
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
+        import_path=values.import_path(config),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from ..errors import BadInput
+from ..process.import_path import inherited
 
 if TYPE_CHECKING:
     import pytest
@@ -62,7 +63,7 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
         if stack.server:
             raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
         if stack.python is not None:
-            check_ranks(stack, "--perf-stack")
+            check_ranks(stack, "--perf-stack", import_path(config))
 
         return stack, None
 
@@ -78,8 +79,8 @@ def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
     same = against == [SAME]
     base = given[0] if given else stack if same else parse_stack(against, "--perf-against")
     check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
-    check_ranks(stack, "--perf-stack")
-    check_ranks(base, "--perf-against")
+    check_ranks(stack, "--perf-stack", import_path(config))
+    check_ranks(base, "--perf-against", import_path(config))
     return stack, base
 
 
@@ -259,6 +260,11 @@ def restarts(config: pytest.Config, server: str | None) -> int | None:
         raise BadInput("--perf-server-restarts: an attached server is not ours to restart; launch it by --perf-serve")
 
     return count(config, "--perf-server-restarts", default=2, at_least=2)
+
+
+def import_path(config: pytest.Config) -> tuple[str, ...]:
+    """What pytest's ini option `pythonpath` and PYTHONPATH put on the path of this Python, in that order."""
+    return (*map(str, config.getini("pythonpath")), *inherited())
 
 
 def quality_prompts(text: str | None) -> tuple[str, ...]:
