@@ -33,6 +33,7 @@ class Cause(StrEnum):
     BROKEN_CLOCK = "broken clock"
     TOO_FAST = "faster than memory allows"
     DRIFT = "drift"
+    MIXED_CLOCKS = "samples at several clocks"
     TOO_FEW = "too few replicates"
     UNSTEADY = "replicates differ in what ran"
     WINDOW = "broken window"

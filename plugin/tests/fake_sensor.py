@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
+from pytest_decodegate.machine.nvml import GpuCounters, GpuProcess, GpuReading
 from pytest_decodegate.machine.pcie import PcieLink
 
 SLOW_SECONDS = 30
@@ -20,7 +20,10 @@ def look(
 
 @dataclass
 class FakeSensor:
-    """Plays back samples by GPU; the last one is repeated. `enough` is set when a GPU was looked at often enough."""
+    """Plays back samples by GPU; the last one is repeated. `enough` is set when a GPU was looked at often enough.
+
+    counted: what the GPU has added up, at the start and at the end.
+    """
 
     samples: Sequence[GpuReading | Exception] = (look(),)
     running: tuple[GpuProcess, ...] = ()
@@ -30,6 +33,13 @@ class FakeSensor:
     reads: int = 0
     enough: threading.Event = field(default_factory=threading.Event)
     problems: tuple[str, ...] = ()
+    counted: tuple[GpuCounters, ...] = (GpuCounters({}, None),)
+    counts: int = 0
+
+    def counters(self, uuid: str) -> GpuCounters:
+        found = self.counted[min(self.counts, len(self.counted) - 1)]
+        self.counts += 1
+        return found
 
     def sample(self, uuid: str) -> GpuReading:
         sample = self.samples[min(self.looks, len(self.samples) - 1)]

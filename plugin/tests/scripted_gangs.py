@@ -75,6 +75,7 @@ class ScriptedGang:
     log: list[str]
     turns: int = 0
     samples: tuple[float, float] = (1.0, 1.0)
+    mhz: tuple[float | None, float | None] = (None, None)
     opening: Exception | None = None
     opened: Opened = field(default_factory=lambda: Opened(None))
     kernels: tuple[dict[str, int], dict[str, int]] = ({"gemm": 1}, {"gemm": 1})
@@ -93,7 +94,9 @@ class ScriptedGang:
 
     def run(self, function: object, key: str, count: int = 0, *, deadline_seconds: float) -> list[Any]:
         if function is rank.take_samples:
-            return [[value] * count for value in self.samples]
+            return [
+                rank.Samples([value] * count, [mhz] * count) for value, mhz in zip(self.samples, self.mhz, strict=True)
+            ]
         if function is rank.examine:
             return [replace(self.found, own_s=own) for own in self.own or (None, None)]
 

@@ -3,14 +3,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fake_nvml import NOT_SUPPORTED, FakeGpu, FakeNvml
 from fake_sensor import SLOW_SECONDS, FakeSensor, look
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_decodegate.cause import Cause
 from pytest_decodegate.errors import DecodegateError
-from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
+from pytest_decodegate.machine.nvml import GpuCounters, GpuProcess, GpuReading, NvmlSensor
 from pytest_decodegate.machine.pcie import PcieLink, Slot
 from pytest_decodegate.machine.watch import (
     GpuTally,
@@ -154,6 +159,98 @@ def test_the_watch_samples_until_its_block_ends() -> None:
     assert not watch.report().facts["sampler_stuck"]
     (sentence,) = watch.report().invalid
     assert sentence.startswith(f"GPU 0 (GPU-ab): hw_slowdown in {1 / looks:.1%} of {looks} samples")
+
+
+def test_throttling_too_short_for_a_look_is_found_in_what_the_gpu_adds_up() -> None:
+    counted = (
+        GpuCounters({"hw_thermal_slowdown": 7_000_000, "sw_power_cap": 5_000_000}, 100.0),
+        GpuCounters({"hw_thermal_slowdown": 9_500_000, "sw_power_cap": 45_000_000}, 350.5),
+    )
+    with Watch(["GPU-ab"], frozenset, period_seconds=3600, sensor=FakeSensor(counted=counted)) as watch:
+        pass
+
+    (sentence,) = watch.report().invalid
+    assert (sentence.cause, sentence.about) == (Cause.THROTTLING, "GPU 0 (GPU-ab): hw_thermal_slowdown")
+    assert sentence.startswith("GPU 0 (GPU-ab): hw_thermal_slowdown for 2.5 ms, as the GPU counts; the clocks")
+    gpus = watch.report().facts["gpus"]
+    assert isinstance(gpus, list)
+    assert isinstance(gpus[0], dict)
+    assert gpus[0]["limited_s"] == {"hw_thermal_slowdown": 0.0025, "sw_power_cap": 0.04}
+    assert gpus[0]["energy_j"] == 250.5
+
+
+def test_a_reason_that_looks_and_counters_have_is_one_finding() -> None:
+    found = tally(look("hw_slowdown"), look())
+    found.before, found.after = (GpuCounters({"hw_slowdown": ns}, None) for ns in (0, 30_000_000))
+    (sentence,) = found.invalid()
+    assert sentence.startswith("GPU 1 (GPU-ab): hw_slowdown in 50.0% of 2 samples for 30 ms, as the GPU counts; ")
+    assert found.facts()["energy_j"] is None
+
+
+@given(before=st.integers(0, 2**63), now=st.integers(0, 2**63))
+def test_counters_never_give_less_than_nothing(before: int, now: int) -> None:
+    found = tally(look())
+    found.before, found.after = (GpuCounters({"sw_thermal_slowdown": ns}, float(ns)) for ns in (before, now))
+    spent = found.limited_seconds().get("sw_thermal_slowdown", 0.0)
+    assert spent == pytest.approx((now - before if now >= before else now) / 1e9)
+    assert (found.facts()["energy_j"] is None) is (now < before)
+
+
+def test_counters_that_cannot_be_read_are_told_and_break_nothing() -> None:
+    class Mute(FakeSensor):
+        def counters(self, uuid: str) -> GpuCounters:
+            raise DecodegateError("no counters")
+
+    with Watch(["GPU-ab"], frozenset, period_seconds=3600, sensor=Mute()) as watch:
+        pass
+
+    assert watch.report().invalid == ()
+    assert watch.report().facts["sampler_errors"] == {"GPU-ab: no counters": 2}
+
+
+FIELDS = {74: 11, 76: 0, 269: 22, 270: 33, 271: 44}
+
+
+def field_values(ids: list[int], known: Collection[int] = tuple(FIELDS)) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(fieldId=each, nvmlReturn=0 if each in known else 3, value=SimpleNamespace(ullVal=FIELDS[each]))
+        for each in ids
+    ]
+
+
+def counters_of(**answers: object) -> GpuCounters:
+    gpu = FakeGpu(1, changes=answers)
+    return NvmlSensor(FakeNvml(gpu)).counters(gpu.uuid)
+
+
+def test_reasons_are_counted_by_the_fields_that_the_driver_has() -> None:
+    energy = {"nvmlDeviceGetTotalEnergyConsumption": 5500}
+    assert counters_of(nvmlDeviceGetFieldValues=field_values, **energy) == GpuCounters(
+        {
+            "sw_power_cap": 11,
+            "sync_boost": 0,
+            "sw_thermal_slowdown": 22,
+            "hw_thermal_slowdown": 33,
+            "hw_power_brake_slowdown": 44,
+        },
+        5.5,
+    )
+    few = counters_of(nvmlDeviceGetFieldValues=lambda ids: field_values(ids, {74}), **energy)
+    assert few.limited_ns == {"sw_power_cap": 11}
+
+
+def test_a_driver_without_the_fields_is_asked_for_its_violation_times() -> None:
+    found = counters_of(
+        nvmlDeviceGetFieldValues=NOT_SUPPORTED,
+        nvmlDeviceGetViolationStatus=lambda policy: SimpleNamespace(violationTime=100 + policy),
+        nvmlDeviceGetTotalEnergyConsumption=NOT_SUPPORTED,
+    )
+    assert found == GpuCounters({"sw_power_cap": 100, "thermal_violation": 101, "board_limit_violation": 103}, None)
+
+
+def test_a_driver_that_counts_nothing_gives_nothing() -> None:
+    names = ("FieldValues", "ViolationStatus", "TotalEnergyConsumption")
+    assert counters_of(**{f"nvmlDeviceGet{name}": NOT_SUPPORTED for name in names}) == GpuCounters({}, None)
 
 
 def test_the_shortest_measurement_is_looked_at_once() -> None:

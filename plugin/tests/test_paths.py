@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_device import ScriptedDevice
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.collectives import communicators, paths
@@ -134,61 +135,39 @@ def test_what_decoding_sends_goes_in_one_shot_and_megabytes_do_not() -> None:
     assert Shape([1 << 20], [1 << 20]).largest_bytes > ONE_SHOT_BYTES
 
 
-class Device:
-    """Stands in for the stream: notes what is queued; `passed` says whether it has passed the start already."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, passed: Iterator[bool]) -> None:
-        self.done: list[str] = []
-        self._names, self._passed = ["start", "stop"], passed
-        monkeypatch.setattr(torch.cuda, "Event", self._event)
-        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: self.done.append(f"sleep {cycles}"), raising=False)
-
-    def _event(self, enable_timing: bool) -> Any:
-        name = self._names.pop(0)
-        return SimpleNamespace(
-            record=lambda: self.done.append(name),
-            query=lambda: next(self._passed),
-            synchronize=lambda: self.done.append("wait"),
-            elapsed_time=lambda _: 2.0,
-        )
-
-
 def test_the_interval_starts_behind_the_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, iter([]))
+    device = ScriptedDevice().install(monkeypatch)
     clock = CudaClock(400, prelude=lambda: device.done.append("barrier"))
-    assert clock.seconds(lambda: device.done.append("burst")) == 2e-3
-    assert device.done == ["sleep 400", "barrier", "start", "burst", "stop", "wait"]
+    assert clock.seconds(device.work(2e-3)) == pytest.approx(2e-3)
+    assert device.done[-6:] == ["awake", "barrier", "start", "burst", "stop", "wait"]
 
 
 def test_the_device_sleeps_longer_once_the_host_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, iter([False, True, False, True, False]))
+    device = ScriptedDevice(passed=iter([False, True, False, True, False])).install(monkeypatch)
     clock = CudaClock(400, ahead=True)
     for _ in range(5):
-        clock.seconds(lambda: None)
+        clock.seconds(device.work(1e-3))
 
-    assert [step for step in device.done if step.startswith("sleep")] == [
-        f"sleep {cycles}" for cycles in (400, 400, 800, 800, 1600)
-    ]
+    assert device.sleeps == [400, 400, 800, 800, 1600]
 
 
 def test_a_host_that_is_always_late_does_not_make_the_device_sleep_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    Device(monkeypatch, repeat(True))
+    device = ScriptedDevice(passed=repeat(True)).install(monkeypatch)
     clock = CudaClock(ALIGN_CYCLES, ahead=True)
     for _ in range(20):
-        clock.seconds(lambda: None)
+        clock.seconds(device.work(1e-3))
 
     assert clock.sleep_cycles == MOST_ALIGN_CYCLES
 
 
 @pytest.mark.parametrize("path", ["eager", "graph"])
 def test_only_a_graph_can_be_queued_before_its_interval(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    device = Device(monkeypatch, repeat(True))
+    device = ScriptedDevice(passed=repeat(True)).install(monkeypatch)
     clock = _clock(ALLREDUCE[path], PreparedBurst(lambda: None, [], []))
     for _ in range(2):
-        clock.seconds(lambda: None)
+        clock.seconds(device.work(1e-3))
 
-    sleeps = [step for step in device.done if step.startswith("sleep")]
-    assert sleeps == [f"sleep {ALIGN_CYCLES}", f"sleep {ALIGN_CYCLES * (2 if path == 'graph' else 1)}"]
+    assert device.sleeps == [ALIGN_CYCLES, ALIGN_CYCLES * (2 if path == "graph" else 1)]
 
 
 class Carrier:

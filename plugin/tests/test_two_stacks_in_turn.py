@@ -49,7 +49,8 @@ class Gang(ScriptedGang):
         if function is rank.take_samples and self.dies:
             raise RankDied(f"{self.name} died")
         if function is rank.take_samples:  # equal samples would be a clock that stands still
-            return [[value * (1 + 1e-4 * n) for n in range(args[1])] for value in self.samples]
+            taken = [[value * (1 + 1e-4 * n) for n in range(args[1])] for value in self.samples]
+            return [rank.Samples(seconds, [None] * args[1]) for seconds in taken]
 
         return super().run(function, *args, deadline_seconds=deadline_seconds)
 

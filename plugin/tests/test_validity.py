@@ -56,6 +56,28 @@ def test_drift_is_seen_in_both_directions(kind: Kind, samples: tuple[float, ...]
     assert reason.startswith("replicate 1: samples drifted by")
 
 
+def drifting(change: float, scatter: float, seed: int = 1) -> tuple[float, ...]:
+    """Samples whose middle changes by `change` along a line, and which scatter by `scatter` (sd)."""
+    draw = random.Random(seed)
+    return tuple(1e-5 * (1 + change * index / 59 + draw.gauss(0, scatter)) for index in range(60))
+
+
+@pytest.mark.parametrize(
+    ("change", "tolerance", "broken"),
+    [(0.073, 0.02, True), (0.02, 0.02, True), (0.01, 0.02, False), (0.02, 0.05, False), (-0.073, 0.05, True)],
+)
+def test_a_drift_of_more_than_half_a_band_is_not_judged(change: float, tolerance: float, broken: bool) -> None:
+    found = measured(drifting(change, 0.002), STEADY)
+    metric = replace(found.metric, tolerance=tolerance)
+    assert [each.cause for each in broken_rules(replace(found, metric=metric))] == [Cause.DRIFT] * broken
+
+
+@pytest.mark.parametrize("scatter", [0.001, 0.01, 0.05])
+def test_noise_alone_does_not_drift_however_wide_beside_the_band(scatter: float) -> None:
+    drifted = [seed for seed in range(1500) if broken_rules(measured(drifting(0.0, scatter, seed), STEADY))]
+    assert len(drifted) <= 3
+
+
 @pytest.mark.parametrize("level", ["window", "server"])
 def test_drift_within_a_long_window_is_seen_of_servers_too(level: Level) -> None:
     (reason,) = broken_rules(measured(DRIFTING, STEADY, kind="serving", level=level))

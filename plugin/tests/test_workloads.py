@@ -134,7 +134,7 @@ def test_the_rank_checks_on_opening_samples_and_forgets() -> None:
 
     opened = rank.open_workload("wrong", Function.of(wrong_workload), {})
     assert opened.wrong == "seven is not eight"
-    assert len(rank.take_samples("wrong", 4)) == 4
+    assert len(rank.take_samples("wrong", 4).seconds) == 4
     rank.close_workload("wrong")
     with pytest.raises(KeyError):
         rank.take_samples("wrong", 1)

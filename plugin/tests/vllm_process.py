@@ -44,7 +44,7 @@ def _open(case: str, name: str, params: dict[str, Any]) -> dict[str, Any]:
     except (BadInput, unittest.SkipTest) as error:
         return {"refused": str(error)}
 
-    answer["seconds"] = rank.take_samples(case, 1)[0]
+    answer["seconds"] = rank.take_samples(case, 1).seconds[0]
     rank.close_workload(case)
     return answer
 

@@ -12,6 +12,9 @@ from ..metric import Json
 FIELD: Final = "sm_clock_mhz"
 """The name under which `decodegate compare --allow` lets it differ."""
 
+SAMPLED: Final = "sample_clocks_mhz"
+"""In the telemetry of a measurement: by rank the clock that its samples tell, beside what the watch has looked at."""
+
 MOST_SHIFT: Final = 0.02
 """Relative difference of clocks that is nobody's concern: one step of the clock is below 1 % of it."""
 
@@ -92,10 +95,23 @@ def _sustained(sessions: Iterable[Mapping[str, Json]]) -> dict[int, _Clock]:
 def _clocks(reports: Json) -> Iterator[tuple[int, _Clock]]:
     """What the watch's reports say of GPUs that were at work; files of other tools may hold anything here."""
     for report in reports if isinstance(reports, list) else ():
-        gpus = report.get("gpus") if isinstance(report, dict) else None
+        gpus, sampled = (report.get("gpus"), report.get(SAMPLED)) if isinstance(report, dict) else (None, None)
+        by_rank = sampled if isinstance(sampled, list) else []
         for index, gpu in enumerate(gpus if isinstance(gpus, list) else ()):
-            if isinstance(gpu, dict) and (clock := _busy_clock(gpu)):
+            if isinstance(gpu, dict) and (clock := _sampled_clock(by_rank[index : index + 1], gpu) or _busy_clock(gpu)):
                 yield index, clock
+
+
+def _sampled_clock(clock: list[Json], gpu: Mapping[str, Json]) -> _Clock | None:
+    """What the samples say, if they do: every one of them, however short the measurement was."""
+    mhz = _number(clock[0]) if clock else 0.0
+    return _Clock(mhz, _capped(gpu)) if mhz > 0 else None
+
+
+def _capped(gpu: Mapping[str, Json]) -> bool:
+    """Whether a power cap was met: by looks as a share, or as the GPU counts it in seconds."""
+    both = (gpu.get(name) for name in ("reasons", "limited_s"))
+    return any(isinstance(reasons, dict) and _number(reasons.get("sw_power_cap")) > 0 for reasons in both)
 
 
 def _busy_clock(gpu: Mapping[str, Json]) -> _Clock | None:
@@ -107,7 +123,7 @@ def _busy_clock(gpu: Mapping[str, Json]) -> _Clock | None:
     if busy < LEAST_LOOKS - 0.5 or _number(mhz) <= 0:
         return None
 
-    return _Clock(_number(mhz), _number(shares.get("sw_power_cap")) > 0)
+    return _Clock(_number(mhz), _capped(gpu))
 
 
 def _number(value: Json) -> float:

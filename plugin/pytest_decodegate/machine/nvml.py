@@ -40,6 +40,31 @@ class GpuReading:
     pcie: PcieLink | None = None
 
 
+_COUNTED: Final[Mapping[int, str]] = {
+    74: "sw_power_cap",
+    76: "sync_boost",
+    269: "sw_thermal_slowdown",
+    270: "hw_thermal_slowdown",
+    271: "hw_power_brake_slowdown",
+}
+"""Fields of nvml.h, NVML_FI_DEV_CLOCKS_EVENT_REASON_*: nanoseconds for which that reason limited the clocks."""
+
+_VIOLATIONS: Final[Mapping[int, str]] = {0: "sw_power_cap", 1: "thermal_violation", 3: "board_limit_violation"}
+"""nvmlPerfPolicyType_t of nvml.h, for drivers without those fields: nanoseconds, not told apart by cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCounters:
+    """What a GPU has added up since its driver was loaded: what lies between two readings misses nothing however short.
+
+    limited_ns: nanoseconds for which each reason limited the clocks, by the names of REASONS, or of _VIOLATIONS; only
+    those that it counts. energy_j: None where it does not count that. An H200 adds to them every 0.1 s.
+    """
+
+    limited_ns: Mapping[str, int]
+    energy_j: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process that holds a compute context on a GPU; its memory is None where NVML may not see it."""
@@ -68,6 +93,13 @@ class Sensor(Protocol):
 
     def used_mib(self, uuid: str) -> int:
         """Memory in use on the GPU, in MiB, by any process."""
+
+
+class CountingSensor(Sensor, Protocol):
+    """A sensor that also reads what GPUs add up."""
+
+    def counters(self, uuid: str) -> GpuCounters:
+        """What the GPU has added up until now."""
 
 
 _CONSTANTS: Final[Mapping[str, int]] = {
@@ -208,6 +240,12 @@ class NvmlSensor:
             pcie=link(ask("nvmlDeviceGetCurrPcieLinkGeneration"), ask("nvmlDeviceGetCurrPcieLinkWidth")),
         )
 
+    def counters(self, uuid: str) -> GpuCounters:
+        """Nanoseconds by reason, from the fields or else the violation times that this driver has, and joules."""
+        ask = self._query(uuid)
+        millijoules = ask("nvmlDeviceGetTotalEnergyConsumption")
+        return GpuCounters(_counted(ask) or _violations(ask), None if millijoules is None else millijoules / 1000)
+
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Compute processes by pid; a name that NVML will not tell is read from /proc."""
         found = self._query(uuid)("nvmlDeviceGetComputeRunningProcesses") or []
@@ -232,6 +270,20 @@ class NvmlSensor:
 
     def _name(self, pid: int) -> str:
         return process_name(pid, ask=self._nvml.nvmlSystemGetProcessName, refused=self._nvml.NVMLError)
+
+
+def _counted(ask: Query) -> dict[str, int]:
+    answers = ask("nvmlDeviceGetFieldValues", list(_COUNTED)) or ()
+    return {
+        _COUNTED[answer.fieldId]: int(answer.value.ullVal)
+        for answer in answers
+        if answer.nvmlReturn == 0 and answer.fieldId in _COUNTED
+    }
+
+
+def _violations(ask: Query) -> dict[str, int]:
+    answers = {name: ask("nvmlDeviceGetViolationStatus", policy) for policy, name in _VIOLATIONS.items()}
+    return {name: int(answer.violationTime) for name, answer in answers.items() if answer is not None}
 
 
 def process_name(pid: int, ask: Callable[[int], str], refused: type[Exception]) -> str:

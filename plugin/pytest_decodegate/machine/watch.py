@@ -6,6 +6,7 @@ import os
 import re
 import statistics
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,22 @@ from ..cause import Cause, Finding
 from ..metric import Json
 from ..process.processes import may_map
 from .cpu_load import CpuLoad, OtherUse
-from .nvml import GpuProcess, GpuReading, Sensor
+from .nvml import CountingSensor, GpuCounters, GpuProcess, GpuReading
 from .pcie import PcieLink, Slot, reached, slow_link
 
-INVALIDATING: Final = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+INVALIDATING: Final = (
+    "hw_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "sw_thermal_slowdown",
+    "thermal_violation",
+    "board_limit_violation",
+)
 """Reasons for low clocks that are a fault of cooling or supply. A software power cap is none: it is how a power-limited
 card works all the time, and some idle GPUs show it too."""
+
+COUNT_SECONDS: Final = 0.12
+"""A GPU adds to its counters every 0.1 s: so long after the measurement they hold all of it."""
 
 STOP_SECONDS: Final = 5.0
 """A lost GPU can block a query for good; the measurement does not wait longer than this for the sampler."""
@@ -42,10 +53,15 @@ class Telemetry:
 
 @dataclass(slots=True)
 class GpuTally:
-    """Everything seen of one GPU; `label` names it in sentences, `slot` says where it sits if that is known."""
+    """Everything seen of one GPU; `label` names it in sentences, `slot` says where it sits if that is known.
+
+    before, after: what it had added up when the watch began and ended.
+    """
 
     label: str
     slot: Slot | None = None
+    before: GpuCounters | None = None
+    after: GpuCounters | None = None
     samples: list[GpuReading] = field(default_factory=list)
     foreign: dict[int, GpuProcess] = field(default_factory=dict)
     unverifiable: dict[int, GpuProcess] = field(default_factory=dict)
@@ -65,14 +81,35 @@ class GpuTally:
         return (*self._throttling(), *self._strangers())
 
     def _throttling(self) -> Iterator[Finding]:
-        shares = self.reason_shares()
+        shares, limited = self.reason_shares(), self.limited_seconds()
         for reason in INVALIDATING:
-            if reason in shares:
+            if reason in shares or reason in limited:
+                looks = f" in {shares[reason]:.1%} of {len(self.samples)} samples" if reason in shares else ""
+                counted = f" for {limited[reason] * 1e3:.3g} ms, as the GPU counts" if reason in limited else ""
                 text = (
-                    f"{self.label}: {reason} in {shares[reason]:.1%} of {len(self.samples)} samples; "
+                    f"{self.label}: {reason}{looks}{counted}; "
                     "the clocks were not free, check cooling and power supply and measure again"
                 )
                 yield Finding(text, Cause.THROTTLING, f"{self.label}: {reason}")
+
+    def limited_seconds(self) -> dict[str, float]:
+        """Seconds for which each reason limited the clocks between the start and the end of the watch; those above 0.
+
+        Counters that went backwards are those of a driver that was loaded again: what they hold is since then.
+        """
+        if self.before is None or self.after is None:
+            return {}
+
+        spent = {
+            reason: now - before if now >= (before := self.before.limited_ns.get(reason, now)) else now
+            for reason, now in self.after.limited_ns.items()
+        }
+        return {reason: ns / 1e9 for reason, ns in spent.items() if ns > 0}
+
+    @property
+    def _energy_j(self) -> float | None:
+        before, after = (read.energy_j if read else None for read in (self.before, self.after))
+        return round(after - before, 3) if before is not None and after is not None and after >= before else None
 
     def _strangers(self) -> Iterator[Finding]:
         for process in self.foreign.values():
@@ -108,6 +145,8 @@ class GpuTally:
             "temperature_c": _spread([sample.temperature_c for sample in busy]),
             "power_w": _spread([sample.power_w for sample in busy]),
             "reasons": dict[str, Json](self.reason_shares()),
+            "limited_s": dict[str, Json](self.limited_seconds()),
+            "energy_j": self._energy_j,
             "unverifiable_processes": [str(process) for process in self.unverifiable.values()],
         }
 
@@ -133,7 +172,7 @@ class Watch:
         own_pids: Callable[[], Collection[int]],
         period_seconds: float = 0.2,
         *,
-        sensor: Sensor | None,
+        sensor: CountingSensor | None,
         slots: Mapping[str, Slot] = MappingProxyType({}),
         cpu: CpuLoad | None = None,
     ) -> None:
@@ -149,6 +188,8 @@ class Watch:
     def __enter__(self) -> Watch:
         self._steal_before = steal_ticks()
         self._look()
+        for uuid, tally in self._tallies.items():
+            tally.before = self._counters(uuid)
         if self._uuids:
             self._thread.start()
         if self._cpu:
@@ -199,6 +240,18 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(self._period_seconds):
             self._look()
+
+        time.sleep(COUNT_SECONDS)
+        for uuid, tally in self._tallies.items():
+            tally.after = self._counters(uuid)
+
+    def _counters(self, uuid: str) -> GpuCounters | None:
+        assert self._sensor
+        try:
+            return self._sensor.counters(uuid)
+        except Exception as error:
+            self._errors[f"{uuid}: {error}"] += 1  # as in _look
+            return None
 
     def _look(self) -> None:
         for uuid in self._uuids:

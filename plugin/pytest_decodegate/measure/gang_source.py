@@ -16,9 +16,10 @@ import pytest
 from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.protocol import Function
-from ..gate.evidence import bandwidth, floors
+from ..gate.evidence import bandwidth, floors, sample_clocks
 from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
+from ..machine.clocks import SAMPLED
 from ..metric import Json, Level, Replicate
 from ..workloads.runtime import rank
 from .nccl_identity import answered_apart
@@ -184,7 +185,7 @@ class GangSource:
     def keep(self, samplers: Sequence[GangSampler], turns: Sequence[Turns], telemetry: Telemetry) -> None:
         """Keep what the samplers gave under a watch, and what the ranks and the watch can say of it."""
         self._broken.extend(telemetry.invalid)
-        self._telemetry.append(dict(telemetry.facts))
+        self._telemetry.append({**telemetry.facts, **_sampled_clocks(samplers)})
         self._notes.extend(note for note in telemetry.notes if note not in self._notes)
         self._replicates.extend(self._sound_replicates(samplers, turns))
         self._identify([sampler.gang for sampler in samplers])
@@ -261,6 +262,9 @@ class GangSource:
                 continue
 
             replicate = sampler.replicate(taken.samples, taken.warmups)
+            if apart := sample_clocks.marked(replicate):
+                self._notes.append(apart.of(f"replicate {number}"))
+
             yield self._examined(number, sampler.gang, replicate)
 
     def _examined(self, number: int, gang: Gang, taken: Replicate) -> Replicate:
@@ -308,3 +312,11 @@ class GangSource:
         self._progress.tick(
             f"{self._key}: {taken} of at most {most} samples from each of {len(self._gangs)} replicates"
         )
+
+
+def _sampled_clocks(samplers: Sequence[GangSampler]) -> dict[str, Json]:
+    """For telemetry: the clock of each rank's GPU, the median over the gangs that took turns on it; {} if unknown."""
+    ranks = zip(*(sampler.clocks_mhz for sampler in samplers), strict=True)
+    known = [[mhz for mhz in each if mhz is not None] for each in ranks]
+    clocks: list[Json] = [round(statistics.median(each), 1) if each else None for each in known]
+    return {SAMPLED: clocks} if any(known) else {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..cause import Cause, Finding
+from ..gate.evidence import sample_clocks
 from ..metric import Json, Replicate
 from ..workloads.runtime import rank
 from ..workloads.runtime.timing import MOST_ALIGN_CYCLES
@@ -26,14 +27,16 @@ class GangSampler:
         self._key = key
         self._deadline = deadline
         self._by_rank: list[list[float]] = [[] for _ in range(gang.world_size)]
+        self._mhz_by_rank: list[list[float | None]] = [[] for _ in range(gang.world_size)]
 
     def sample(self, count: int) -> list[float]:
         """`count` samples in seconds per call: sample by sample, the slowest rank counts."""
         per_rank = self.gang.run(rank.take_samples, self._key, count, deadline_seconds=self._deadline())
-        for kept, taken in zip(self._by_rank, per_rank, strict=True):
-            kept.extend(taken)
+        for rank_number, taken in enumerate(per_rank):
+            self._by_rank[rank_number].extend(taken.seconds)
+            self._mhz_by_rank[rank_number].extend(taken.sm_mhz)
 
-        return [max(samples) for samples in zip(*per_rank, strict=True)]
+        return [max(samples) for samples in zip(*(taken.seconds for taken in per_rank), strict=True)]
 
     @property
     def taken(self) -> list[float]:
@@ -42,8 +45,13 @@ class GangSampler:
 
     def forget(self) -> None:
         """Drop what was kept so far: warm-up samples are no facts."""
-        for kept in self._by_rank:
-            kept.clear()
+        ranks = range(self.gang.world_size)
+        self._by_rank, self._mhz_by_rank = [[] for _ in ranks], [[] for _ in ranks]
+
+    @property
+    def clocks_mhz(self) -> list[float | None]:
+        """The median SM clock of each rank's samples, None where no sample has one."""
+        return [statistics.median(known) if (known := _known(kept)) else None for kept in self._mhz_by_rank]
 
     @property
     def broken_clock(self) -> Finding | None:
@@ -65,7 +73,14 @@ class GangSampler:
     def replicate(self, samples: Sequence[float], warmups: int) -> Replicate:
         """The replicate that this gang gave, with the median of each rank in seconds."""
         medians: list[Json] = [statistics.median(kept) for kept in self._by_rank]
-        return Replicate(tuple(samples), {"rank_medians": medians, "warmup_batches": warmups})
+        facts: dict[str, Json] = {"rank_medians": medians, "warmup_batches": warmups}
+        # The slowest rank's time counts, and it is as slow as its clock.
+        clocks = [min(_known(each), default=None) for each in zip(*self._mhz_by_rank, strict=True)]
+        return Replicate(tuple(samples), {**facts, **sample_clocks.facts(clocks)})
+
+
+def _known(clocks: Iterable[float | None]) -> list[float]:
+    return [mhz for mhz in clocks if mhz is not None]
 
 
 def late_host(align_cycles: int) -> Finding | None:

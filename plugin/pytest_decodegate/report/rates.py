@@ -11,7 +11,16 @@ from ..gate.text.quantity import format_percent, format_value
 if TYPE_CHECKING:
     from ..metric import Replicate
 
-SHOWN = ("bytes_s", "flop_s", "memory_share", "hot_over_cold", "algbw_bytes_s", "busbw_bytes_s", "client_error")
+SHOWN = (
+    "bytes_s",
+    "flop_s",
+    "memory_share",
+    "hot_over_cold",
+    "algbw_bytes_s",
+    "busbw_bytes_s",
+    "client_error",
+    "clock_mhz",
+)
 """Facts of a replicate that are rates of what it did, ratios to what the machine can do, or an error of the client."""
 
 
@@ -47,5 +56,7 @@ def line(achieved: Mapping[str, float]) -> str:
         parts.append(f"hot {achieved['hot_over_cold']:.2f}x")
     if "busbw_bytes_s" in achieved:
         parts.append(f"busbw {format_value(achieved['busbw_bytes_s'], 'B/s')}")
+    if "clock_mhz" in achieved:
+        parts.append(f"at {achieved['clock_mhz']:.0f} MHz")
 
     return ", ".join(parts)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 from ...cause import Cause, Finding
 from ...metric import Json, Measurement
 from ..stats.student import t_quantile
 from ..text.quantity import format_percent, format_value
+from . import sample_clocks
 
 LEAST_REPLICATES = 2
 """One process cannot tell a change from the offset that every process has."""
@@ -20,9 +21,12 @@ LEAST_SAMPLES_TO_VARY = 5
 LEAST_SAMPLES_TO_DRIFT = 30
 """Thirds of ten samples: their medians differ by chance by 3 % where single samples scatter by 6 %."""
 
-MOST_DRIFT = 0.10
-"""Change from the first third to the last that warm-up, heating or throttling make, and noise does not; a metric whose
-band is wider has noise to match, and is allowed its band."""
+DRIFT_SHARE = 0.5
+"""Of the band, that samples may change from the first third to the last. What has drifted so far is half a verdict, and
+its value is that of the moment at which sampling ended."""
+
+SURE_DRIFT = 4.0
+"""Standard errors of that change from where on noise alone does not make it: once in 16,000 replicates."""
 
 LEAST_TO_TREND = 4
 """Replicates: a line through three leaves one degree of freedom, whose t is never convincing."""
@@ -98,6 +102,7 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
         few = f"{count} replicate(s) measured, at least {LEAST_REPLICATES} are needed to see noise"
         yield Finding(few, Cause.TOO_FEW)
 
+    yield from sample_clocks.mixed(measurement)
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
     if host_timed(measurement.metric.contract):
         yield from _busy_cores(measurement.facts.get("telemetry"))
@@ -111,10 +116,10 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
 
         steady = timed and (measurement.metric.kind in _STEADY_KINDS or measurement.level in _SERVED)
         drift = _drift(samples) if steady else 0.0
-        if abs(drift) > max(MOST_DRIFT, measurement.metric.tolerance):
+        if abs(drift) > DRIFT_SHARE * measurement.metric.tolerance:
             drifted = (
-                f"samples drifted by {format_percent(drift)} from the first third to the last; warm-up was too short, "
-                "or clocks changed while measuring"
+                f"samples drifted by {format_percent(drift)} from the first third to the last, more than "
+                f"{DRIFT_SHARE:g} of the band; warm-up was too short, or clocks changed while measuring"
             )
             yield Finding(drifted, Cause.DRIFT).of(f"replicate {number}")
 
@@ -169,9 +174,20 @@ def _number(cpu: Mapping[str, Json], name: str) -> float:
 
 
 def _drift(samples: tuple[float, ...]) -> float:
-    """Relative change of the median from the first third of the samples to the last; 0 when there are too few."""
+    """Relative change of the median from the first third of the samples to the last; 0 where chance may have made it.
+
+    The standard error of a median is that of McGill, Tukey, Larsen 1978: 1.25 IQR / (1.35 sqrt(n)).
+    """
     third = len(samples) // 3
     if len(samples) < LEAST_SAMPLES_TO_DRIFT:
         return 0.0
 
-    return median(samples[-third:]) / median(samples[:third]) - 1
+    first, last = samples[:third], samples[-third:]
+    change = median(last) - median(first)
+    error = math.hypot(*(1.25 * _quartile_range(part) / (1.35 * math.sqrt(third)) for part in (first, last)))
+    return change / median(first) if abs(change) > SURE_DRIFT * error else 0.0
+
+
+def _quartile_range(samples: tuple[float, ...]) -> float:
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return high - low

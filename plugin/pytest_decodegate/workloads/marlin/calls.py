@@ -16,6 +16,7 @@ from ..runtime.timing import (
     Traffic,
     Workload,
     captured,
+    graph_fields,
     relative_error,
     rotate,
     wrong_if_above,
@@ -79,7 +80,13 @@ def workload(
         # Eager launches belong to what is measured: no sleep hides them.
         clock=CudaClock(ALIGN_CYCLES, ahead=True) if mode == "graph" else CudaClock(),
         check=explained(what, shapes)(lambda: calls.wrong(burst, f"{what} ({shapes})")),
-        contract={**clock_fields("cuda_event"), **workload_fields("marlin"), "mode": mode, "calls": count, **contract},
+        contract={
+            **clock_fields("cuda_event"),
+            **workload_fields("marlin"),
+            **(graph_fields() if mode == "graph" else {"mode": mode}),
+            "calls": count,
+            **contract,
+        },
         facts=facts,
         traffic=traffic,
         hot=lambda: launched([calls.calls[0]] * count),

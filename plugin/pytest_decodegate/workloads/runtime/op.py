@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..versions import clock_fields
 from .failures import explained
-from .timing import ALIGN_CYCLES, CpuClock, CudaClock, Traffic, Workload, captured, rotate
+from .timing import ALIGN_CYCLES, CpuClock, CudaClock, Traffic, Workload, captured, graph_fields, rotate
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -114,7 +114,7 @@ def workload(op: Op, contract: dict[str, Json]) -> Workload:
         check=explained(op.name, op.shapes)(partial(_wrong, op, once, outputs)),
         contract={
             **clock_fields("cuda_event" if cuda else "perf_counter"),
-            "mode": "graph" if cuda else "eager",
+            **(graph_fields() if cuda else {"mode": "eager"}),
             "device": op.device,
             "cache": "cold" if op.cold and cuda else "hot",
             "calls": calls,

@@ -44,6 +44,14 @@ class Examined:
     align_cycles: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a rank has sampled, in order. seconds: per call. sm_mhz: the SM clock before each, None where unknown."""
+
+    seconds: list[float]
+    sm_mhz: list[float | None]
+
+
 def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened:
     """Build the workload `factory(**params)` under `key` and check its numbers; timing comes later."""
     from .slowdown import slowed
@@ -53,10 +61,14 @@ def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened
     return Opened(workload.check(), workload.contract, workload.facts, workload.traffic)
 
 
-def take_samples(key: str, count: int) -> list[float]:
-    """Seconds per call, `count` samples. Every rank takes equally many, so collectives stay in step."""
-    workload = _open[key]
-    return [workload.sample() for _ in range(count)]
+def take_samples(key: str, count: int) -> Samples:
+    """Take `count` samples. Every rank takes equally many, so collectives stay in step."""
+    workload, samples = _open[key], Samples([], [])
+    for _ in range(count):
+        samples.seconds.append(workload.sample())
+        samples.sm_mhz.append(workload.clock.sm_mhz if isinstance(workload.clock, CudaClock) else None)
+
+    return samples
 
 
 def kernels(key: str) -> dict[str, int | float]:

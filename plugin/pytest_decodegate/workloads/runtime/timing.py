@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,25 @@ its first collective; a graph may take the host longer, see CudaClock."""
 MOST_ALIGN_CYCLES = 16 * ALIGN_CYCLES
 """3.2 ms at 2 GHz. Of 382 gangs that replayed graphs of collectives on 2 and 4 H200s, 64 came to 2x ALIGN_CYCLES, 298
 to 4x, 20 to 8x and none further: a host that does is too busy to measure on."""
+
+GATE_CYCLES = 200_000
+"""Slept before the sleep that is timed, 0.1 ms at 2 GHz: the host queues that meanwhile, or its launches would be part
+of it. On two H200s the clock read from 400,000 cycles then scattered by 0.04 %."""
+
+SETTLE_CYCLES = 100_000_000
+"""50 ms at 2 GHz, after which the clock of a device that was idle has risen."""
+
+OVERHEAD_CYCLES = 200_000
+OVERHEAD_ROUNDS = 9
+
+DUTY_CYCLE = 0.2
+"""Share of the time that a device works on bursts while it is sampled. On an H200 bursts of GEMMs without rests ran at
+1,400 to 1,500 MHz under the power cap, 17 % slower than with four times their length of rest, which never met it."""
+
+CLOCK_BACK = 0.99
+"""Of the highest clock seen, from where on a sample's is back; below it the next rest is twice as long."""
+
+MOST_REST_SECONDS = 0.5
 
 CAPTURE_WARMUPS = 3
 
@@ -64,23 +85,30 @@ class CudaClock:
     burst must be queued before it begins: the sleep is doubled after each burst for which the host came too late. What
     such a burst took is returned all the same, or this rank would be out of step with the others. There are at most
     four of them until MOST_ALIGN_CYCLES, most while samples still warm up; the median over samples bears the rest.
+
+    sm_mhz: SM clock just before the last burst, which is what the sleep's cycles took; None where nothing was slept, or
+    where the host was late, so that its launches are part of that time.
     """
 
     def __init__(self, sleep_cycles: int = 0, prelude: Burst | None = None, *, ahead: bool = False) -> None:
         import torch
 
         self.sleep_cycles = sleep_cycles
+        self.sm_mhz: float | None = None
         self._prelude = prelude
         self._ahead = ahead
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._stop = torch.cuda.Event(enable_timing=True)
+        self._start, self._stop, self._asleep, self._awake = (torch.cuda.Event(enable_timing=True) for _ in range(4))
+        self._rest = Rest()
+
+    def rest(self) -> None:
+        """Let the device cool down after the last burst, if bursts are the device's alone; see `Rest`."""
+        if self._ahead:
+            time.sleep(self._rest.seconds)
 
     def seconds(self, burst: Burst) -> float:
         """Run `burst` once; seconds between two events on the current stream (resolution about 0.5 us)."""
-        import torch
-
-        if self.sleep_cycles:
-            torch.cuda._sleep(self.sleep_cycles)
+        cycles = self.sleep_cycles
+        queued = self._sleep(cycles) if cycles else False
         if self._prelude:
             self._prelude()
 
@@ -88,10 +116,74 @@ class CudaClock:
         burst()
         self._stop.record()
         if self._ahead and self._start.query():  # the device has passed the start, maybe before there was work for it
-            self.sleep_cycles = min(2 * self.sleep_cycles, MOST_ALIGN_CYCLES)
+            self.sleep_cycles = min(2 * cycles, MOST_ALIGN_CYCLES)
 
         self._stop.synchronize()
-        return float(self._start.elapsed_time(self._stop)) / 1e3
+        seconds = float(self._start.elapsed_time(self._stop)) / 1e3
+        self.sm_mhz = self._clock_mhz(cycles) if queued else None
+        self._rest.after(seconds, self.sm_mhz)
+        return seconds
+
+    def _sleep(self, cycles: int) -> bool:
+        """Queue the sleep between two events; whether it was queued before the device came to it."""
+        import torch
+
+        launch_seconds()  # measured here, before a sample, and not while other ranks set up on the same device
+        torch.cuda._sleep(GATE_CYCLES)
+        self._asleep.record()
+        torch.cuda._sleep(cycles)
+        self._awake.record()
+        return not bool(self._asleep.query())
+
+    def _clock_mhz(self, cycles: int) -> float | None:
+        slept = float(self._asleep.elapsed_time(self._awake)) / 1e3 - launch_seconds()
+        return cycles / slept / 1e6 if slept > 0 else None
+
+
+@dataclass(slots=True)
+class Rest:
+    """How long a device rests before its next burst: so long that it works DUTY_CYCLE of the time, twice as long after
+    each burst whose clock was not back, and MOST_REST_SECONDS at most.
+
+    A card at its power limit would else lower its clock from burst to burst, and how far depends on what ran before.
+    """
+
+    seconds: float = 0.0
+    _factor: float = 1 / DUTY_CYCLE - 1
+    _best_mhz: float = 0.0
+
+    def after(self, burst_seconds: float, sm_mhz: float | None) -> None:
+        """Set the rest after a burst that took `burst_seconds`, at a clock if that is known."""
+        if sm_mhz is not None:
+            self._best_mhz = max(self._best_mhz, sm_mhz)
+            if sm_mhz < CLOCK_BACK * self._best_mhz and self.seconds < MOST_REST_SECONDS:
+                self._factor *= 2
+
+        self.seconds = min(burst_seconds * self._factor, MOST_REST_SECONDS)
+
+
+@functools.cache
+def launch_seconds() -> float:
+    """What the time between two events holds beside the cycles of a sleep between them; once per process.
+
+    A sleep and one four times as long, in turn, at whatever clock: that part is what does not grow with the cycles.
+    """
+    import torch
+
+    asleep, awake, stop = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    torch.cuda._sleep(SETTLE_CYCLES)
+    found = []
+    for _ in range(OVERHEAD_ROUNDS):
+        torch.cuda._sleep(GATE_CYCLES)
+        asleep.record()
+        torch.cuda._sleep(OVERHEAD_CYCLES)
+        awake.record()
+        torch.cuda._sleep(4 * OVERHEAD_CYCLES)
+        stop.record()
+        stop.synchronize()
+        found.append((4 * asleep.elapsed_time(awake) - awake.elapsed_time(stop)) / 3e3)
+
+    return max(0.0, float(statistics.median(found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +222,16 @@ class Workload:
 
     def sample(self, burst: Burst | None = None) -> float:
         """Seconds per call of one burst on this rank: of `burst`, which does as many calls, or the workload's own."""
+        if isinstance(self.clock, CudaClock):
+            self.clock.rest()
+
         self.align()
         return self.clock.seconds(burst or self.burst) / self.calls
+
+
+def graph_fields() -> dict[str, Json]:
+    """The fields of the contract of a burst that is the device's alone: captured, and with rests between bursts."""
+    return {"mode": "graph", "duty_cycle": DUTY_CYCLE}
 
 
 def needs(module: str, what: str) -> None:
