@@ -125,6 +125,7 @@ def test_a_run_at_another_clock_is_confounded_and_shows_its_numbers(seconds: flo
 
     assert judgement.verdict is Verdict.CONFOUNDED
     assert judgement.numbers.change == pytest.approx(seconds / 40e-6 - 1, abs=1e-6)
+    assert judgement.numbers.p_worse is None, "nobody may weigh it with others"
     assert "GPU 0 sustained 1755 MHz, 1980 MHz on the other side (-11.4 %)" in explain(judgement)
     assert "nvidia-smi -lgc" in explain(judgement)
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 from ..machine.cards import other_cards, swapped
 from ..machine.provenance import Difference, Provenance, differences, undeclared
+from ..machine.reach import harmless, slowest_link
 from ..metric import Json
 from .schema import Baseline
 
@@ -32,7 +33,8 @@ class Selection:
     """The baseline that a run is compared with, and how the two stacks differ.
 
     baseline: None when the folder has none. folder: where it was looked for.
-    differences: everything that differs. undeclared: the part that confounds.
+    differences: what differs and was declared, or can touch the metric. undeclared: the part that confounds.
+    harmless: what differs besides, and cannot touch the metric.
     choice: why this file and what else was there, in sentences.
     """
 
@@ -40,6 +42,7 @@ class Selection:
     baseline: Baseline | None = None
     differences: tuple[Difference, ...] = ()
     undeclared: tuple[Difference, ...] = ()
+    harmless: tuple[Difference, ...] = ()
     choice: tuple[str, ...] = ()
 
     @property
@@ -58,7 +61,8 @@ def contrast(
 ) -> Selection:
     """Select `baseline` whatever its stack is: this is how `--perf-baseline PATH` compares.
 
-    metric: whose newest session says which cards were measured; without it the newest session of all does.
+    metric: whose newest session says which cards were measured, and whose way of being measured says what can touch it;
+    without it the newest session of all does, and everything that differs is held to touch.
     """
     telemetry = _telemetry(baseline, metric)
     found = (
@@ -67,7 +71,19 @@ def contrast(
     )
     cards = other_cards(telemetry, provenance.telemetry)
     note = ("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()
-    return Selection(baseline.path.parent, baseline, found, undeclared(found, declared), note)
+    stored = baseline.metrics.get(metric) if metric else None
+    link = slowest_link(baseline.provenance.machine, provenance.machine)
+    free = harmless(found, stored.metric, link) if stored else ()
+    confounding = undeclared(found, declared)
+    free = tuple(each for each in free if each in confounding)
+    return Selection(
+        baseline.path.parent,
+        baseline,
+        differences=tuple(each for each in found if each not in free),
+        undeclared=tuple(each for each in confounding if each not in free),
+        harmless=free,
+        choice=note,
+    )
 
 
 def choose(

@@ -32,6 +32,7 @@ from ..gate.verdict import (
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
+from ..machine.reach import harmless, slowest_link
 from ..metric import Replicate
 from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
@@ -120,6 +121,7 @@ class Judge:
     def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
         new, sessions = common.new, common.logs[1]
+        free = self._harmless(new)
         return Judgement(
             metric=new.metric,
             verdict=Verdict.CONFOUNDED,
@@ -133,8 +135,18 @@ class Judge:
             ),
             numbers=Numbers(level_of(sessions, new.metric)),
             changed=changed,
-            differences=self._differences,
+            differences=tuple(each for each in self._differences if each not in free),
+            harmless=free,
         )
+
+    def _harmless(self, new: StoredMetric) -> tuple[Difference, ...]:
+        """What nobody declared or allowed, and cannot touch the metric all the same."""
+        if not self._confounders:
+            return ()
+
+        link = slowest_link(self.base.provenance.machine, self.new.provenance.machine)
+        free = harmless(self._differences, new.metric, link)
+        return tuple(each for each in self._confounders if each in free)
 
     @staticmethod
     def _weighed(bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:
@@ -152,19 +164,20 @@ class Judge:
         )
 
     def _confounded(self, judgement: Judgement, shift: ClockShift | None = None) -> Judgement:
-        """The judgement as it stands where something undeclared differs: the numbers are shown and decide nothing."""
-        if not (self._confounders or shift):
+        """The judgement as it stands where something undeclared can touch it: numbers that decide nothing."""
+        confounders = tuple(each for each in self._confounders if each not in judgement.harmless)
+        if not (confounders or shift):
             return judgement
 
         return replace(
             judgement,
             verdict=Verdict.CONFOUNDED,
             reasons=(
-                *map(difference_finding, self._confounders),
+                *map(difference_finding, confounders),
                 *([Finding(shift, Cause.CLOCK_SHIFT)] if shift else ()),
             ),
             numbers=replace(judgement.numbers, p_worse=None),
-            undeclared=self._confounders,
+            undeclared=confounders,
             settlement=None,
         )
 

@@ -16,7 +16,8 @@ from statistics import fmean, stdev
 from ..baseline.schema import Session, StoredMetric
 from ..cause import Cause, Finding
 from ..machine.provenance import Difference
-from ..metric import Measurement
+from ..machine.reach import harmless
+from ..metric import Measurement, Metric
 from .evidence import speculation
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
@@ -148,7 +149,8 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     stored = _as_stored(base.measurement)
     another = tuple(identity_differences(stored, judgement.metric, judgement.basis.level))
     swaps = swap_findings(filter(is_swap, another))
-    judgement = replace(judgement, notes=(*swaps, *judgement.notes), differences=contrast.differences)
+    contrast, free = _that_counts(contrast, judgement.metric)
+    judgement = replace(judgement, notes=(*swaps, *judgement.notes), differences=contrast.differences, harmless=free)
     if refused := [each for each in (*contrast.undeclared, *another) if not is_swap(each)]:
         reasons = tuple(map(difference_finding, refused))
         confounded = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=reasons, undeclared=tuple(refused))
@@ -170,6 +172,15 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         changed=tuple(map(str, contrast.differences)),
         settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
+
+
+def _that_counts(contrast: Contrast, metric: Metric) -> tuple[Contrast, tuple[Difference, ...]]:
+    """The contrast without what was not declared and cannot touch `metric`, and that."""
+    free = tuple(each for each in harmless(contrast.differences, metric, "PCIe") if each in contrast.undeclared)
+    differences, undeclared = (
+        tuple(each for each in found if each not in free) for found in (contrast.differences, contrast.undeclared)
+    )
+    return replace(contrast, differences=differences, undeclared=undeclared), free
 
 
 def _shown(judgement: Judgement, base: Side, candidate: Side, looks: int) -> Judgement:

@@ -50,4 +50,5 @@ def published_part(selection: Selection) -> Selection:
         selection,
         differences=published_differences(selection.differences),
         undeclared=published_differences(selection.undeclared),
+        harmless=published_differences(selection.harmless),
     )

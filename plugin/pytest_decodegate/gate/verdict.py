@@ -120,8 +120,9 @@ class Judgement:
     """A verdict with everything that a report needs to defend it.
 
     reasons: what broke, confounds or is missing. notes: what a reader should know whatever the verdict is.
-    changed: declared differences between the two sides, as sentences. differences, undeclared: in provenance, all and
-    those that confound. another: fields that make it another measurement than the base.
+    changed: declared differences between the two sides, as sentences. differences, undeclared: in provenance, those
+    that count and those that confound. harmless: those that cannot touch the metric. another: fields that make it
+    another measurement than the base.
     settlement: what would have settled an INCONCLUSIVE metric, None for other verdicts.
     """
 
@@ -134,6 +135,7 @@ class Judgement:
     changed: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     undeclared: tuple[Difference, ...] = ()
+    harmless: tuple[Difference, ...] = ()
     another: tuple[Difference, ...] = ()
     settlement: Settlement | None = None
 
@@ -193,7 +195,7 @@ def judge(
         judgement = replace(judgement, basis=replace(judgement.basis, unpublished=silent))
         another, selection = published_differences(another), published_part(selection)
 
-    judgement = replace(judgement, differences=selection.differences)
+    judgement = replace(judgement, differences=selection.differences, harmless=selection.harmless)
     if another or selection.undeclared:
         confounded = replace(
             judgement,
@@ -247,7 +249,8 @@ def _at_one_clock(judgement: Judgement, measurement: Measurement, stored: Stored
         return judgement
 
     reason = Finding(shift, Cause.CLOCK_SHIFT)
-    return replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), settlement=None)
+    confounded = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(reason,), settlement=None)
+    return unjudged(confounded, judgement)
 
 
 def beside_point(judgement: Judgement, new: Sequence[float], base: Sequence[float]) -> Judgement:

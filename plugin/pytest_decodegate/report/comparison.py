@@ -13,7 +13,8 @@ from ..gate.published import without_numbers
 from ..gate.text.advice import advice
 from ..gate.text.explain import explain
 from ..gate.verdict import Judgement, Verdict
-from ..machine.provenance import unknown_on_both
+from ..machine.provenance import Difference, unknown_on_both
+from ..machine.reach import reach
 from .table import Column, unjudged
 
 HEADER = ("metric", "verdict", "reference", "new", "change", "interval", "band", "sessions")
@@ -97,7 +98,7 @@ def _notes(pair: BaselinePair, only: Callable[[Iterable[str]], str]) -> Iterator
         for side in (pair.base, pair.new)
         if side.published
     )
-    yield from differences(pair.found, unknown_on_both(pair.base.provenance, pair.new.provenance))
+    yield from differences(pair.found, unknown_on_both(pair.base.provenance, pair.new.provenance), pair.judgements)
     if pair.only_base:
         yield f"only in the reference: {only(pair.only_base)}"
     if pair.only_new:
@@ -144,20 +145,21 @@ def _together(judgements: Sequence[Judgement]) -> Iterator[str]:
     )
 
 
-def differences(found: Sequence[StandingDifference], unknown: Sequence[str] = ()) -> Iterator[str]:
+def differences(
+    found: Sequence[StandingDifference], unknown: Sequence[str] = (), judgements: Sequence[Judgement] = ()
+) -> Iterator[str]:
     """What differs, one line each, GPUs that differ alike together: "nccl: 2.28.3 -> 2.28.9 (declared)".
 
-    unknown: fields that neither side knows.
+    unknown: fields that neither side knows. judgements: of the metrics, each of which says what cannot touch it.
     """
     if not found:
         yield f"nothing {'known on both sides ' if unknown else ''}differs in machine and stack"
     if unknown:
         yield f"unknown on both sides, so not compared: {', '.join(dict.fromkeys(map(without_numbers, unknown)))}"
 
-    spoken_of = Counter(_gathered(each) for each in found if each.standing != "not published")
+    spoken_of = Counter(_gathered(each, judgements) for each in found if each.standing != "not published")
     for (text, standing), count in spoken_of.items():
-        confounds = "neither declared nor allowed" if standing == "undeclared" else standing
-        yield f"{text}{f', {count} times' if count > 1 else ''} ({confounds})"
+        yield f"{text}{f', {count} times' if count > 1 else ''} ({standing})"
 
     if silent := dict.fromkeys(
         without_numbers(each.difference.field) for each in found if each.standing == "not published"
@@ -165,9 +167,23 @@ def differences(found: Sequence[StandingDifference], unknown: Sequence[str] = ()
         yield f"not published, so not compared: {', '.join(silent)}"
 
 
-def _gathered(found: StandingDifference) -> tuple[str, str]:
+def _gathered(found: StandingDifference, judgements: Sequence[Judgement]) -> tuple[str, str]:
     difference = found.difference
-    return str(replace(difference, field=without_numbers(difference.field))), found.standing
+    standing = _reached(difference, judgements) if found.standing == "undeclared" else found.standing
+    return str(replace(difference, field=without_numbers(difference.field))), standing
+
+
+def _reached(difference: Difference, judgements: Sequence[Judgement]) -> str:
+    """How an undeclared difference stands, and which share of the metrics it can touch."""
+    standing = "neither declared nor allowed"
+    untouched = sum(difference in judgement.harmless for judgement in judgements)
+    if not untouched:
+        return standing
+
+    reached = len(judgements) - untouched
+    line = reach(difference.field)
+    share = f"can touch {reached} of {len(judgements)} metrics" if reached else "can touch none of the metrics"
+    return f"{standing}; {share}{f': {line.reason}' if line else ''}"
 
 
 def _confounded(judgements: Sequence[Judgement]) -> str:

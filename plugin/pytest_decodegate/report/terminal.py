@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..gate.decision import named
 from ..gate.verdict import Verdict
+from ..machine.reach import reasons
 from .ranks import rank_tables
 from .rates import client
 from .scaling import curves, scaling_table
@@ -68,7 +70,8 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
 
     verbose = reporter.config.get_verbosity() > 0
     bracketed = unjudged(result.judgement for result in results)
-    for line in (*bracketed, *chosen(results), *noted(results), *_beside(summary, verbose=verbose)):
+    beside = _beside(summary, verbose=verbose)
+    for line in (*bracketed, *chosen(results), *untouched(results), *noted(results), *beside):
         reporter.write_line(line)
 
     reporter.write_line(counts(results))
@@ -90,6 +93,16 @@ def chosen(results: Sequence[Result]) -> list[str]:
     compared = ((basis.baseline, "; ".join(basis.choice)) for basis in bases if basis.baseline)
     lines = (f"against {file.parent.name}/{file.name}: {choice}" for file, choice in compared)
     return list(dict.fromkeys(lines))
+
+
+def untouched(results: Sequence[Result]) -> list[str]:
+    """What differs from the baselines and cannot touch some metrics, each once, with how many these are and why."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for reason, found in reasons(result.judgement.harmless).items():
+            names.setdefault(("; ".join(map(str, found)), reason), []).append(result.name)
+
+    return [f"differs: {found}: cannot touch {named(these)} ({reason})" for (found, reason), these in names.items()]
 
 
 def noted(results: Sequence[Result]) -> list[str]:

@@ -139,15 +139,16 @@ def _choices(plan: Planned, baselines: StoredBaselines, expected: Expected) -> I
     """Which file gates which metrics, what confounds them already, and what has no baseline."""
     sides = {size: expected(size) for size in set(plan.metrics.values())}
     selected = {name: baselines.select(name, sides[size]) for name, size in plan.metrics.items()}
-    by_file: dict[Path, list[str]] = {}
+    alike: dict[tuple[Path, tuple[str, ...]], list[str]] = {}
     for name, selection in selected.items():
         if selection.baseline is not None and name in selection.baseline.metrics:
-            by_file.setdefault(selection.baseline.path, []).append(name)
+            key = selection.baseline.path, tuple(map(str, selection.undeclared))
+            alike.setdefault(key, []).append(name)
 
-    for file, names in by_file.items():
+    for (file, _), names in alike.items():
         yield from _of_file(file, names, selected[names[0]])
 
-    held = {name for names in by_file.values() for name in names}
+    held = {name for names in alike.values() for name in names}
     if missing := [name for name in plan.metrics if name not in held]:
         yield f"no baseline for {_named(missing)}: {_without(baselines)}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ...machine.reach import reasons
 from ...metric import Level
 from ..stats.recorded import noise_class, recorded
 from ..verdict import Judgement, Verdict
@@ -94,6 +95,9 @@ def _details(judgement: Judgement) -> Iterator[str]:
     yield from (f"- {reason}" for reason in judgement.reasons)
     yield from (f"note: {note}" for note in judgement.notes)
     yield from (f"changed: {change}" for change in judgement.changed)
+    for reason, found in reasons(judgement.harmless).items():
+        yield f"differs and cannot touch it: {'; '.join(map(str, found))} ({reason})"
+
     if basis.baseline is not None:
         yield f"baseline: {basis.baseline}"
 
