@@ -83,6 +83,7 @@ class ScriptedServer:
         self.version: str | None = None
         self.greedy: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: greedy(["a", "b", "c"])
         self.pages: dict[str, Any] = {}
+        self.commands: dict[str, Handler] = {}
         self.owner: str | None = None
         self.key: str | None = None
         self.open = self.most_open = 0
@@ -107,6 +108,7 @@ class ScriptedServer:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/version", self._show_version)
         app.router.add_get("/{page}", self._show_page)
+        app.router.add_post("/{command}", self._obey)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls).start()
@@ -136,6 +138,10 @@ class ScriptedServer:
     async def _list_models(self, request: web.Request) -> web.Response:
         owner = {"owned_by": self.owner} if self.owner else {}
         return web.json_response({"data": [{"id": name, "max_model_len": 512, **owner} for name in self.models]})
+
+    async def _obey(self, request: web.Request) -> web.StreamResponse:
+        command = self.commands.get(request.match_info["command"])
+        return await command(request) if command else web.Response(status=404)
 
     async def _show_page(self, request: web.Request) -> web.Response:
         page = self.pages.get(request.match_info["page"])

@@ -53,11 +53,11 @@ MAY_USE: dict[str, set[str]] = {
     },
     "session": {
         *("reference", "resources", "measure", "settings", "report", "gate", "baseline", "serving", "gang"),
-        *("process", "machine", "metric", "errors", "cause"),
+        *("profile", "workloads", "process", "machine", "metric", "errors", "cause"),
     },
     "commands": {
         *("session", "resources", "settings", "report", "importing", "compare", "gate", "baseline", "serving"),
-        *("profile", "client", "workloads", "machine", "process", "metric", "errors", "cause"),
+        *("profile", "measure", "client", "workloads", "machine", "process", "metric", "errors", "cause"),
     },
     "fixtures": {"session", "resources", "serving", "machine"},
     "plugin": {"fixtures", "session", "settings", "report", "process", "errors"},

@@ -111,6 +111,10 @@ class Client:
 
         return reply.text
 
+    async def command(self, path: str, seconds: float) -> HttpReply:
+        """The answer to a POST without a body, whatever its status; raises ServerError, also past `seconds`."""
+        return await self._whole("POST", path, b"", seconds)
+
     async def get(self, path: str) -> HttpReply:
         """The page at `path`, whatever its status; raises ServerError if not all of it comes within PAGE_SECONDS."""
         return await self._whole("GET", path, b"", PAGE_SECONDS)

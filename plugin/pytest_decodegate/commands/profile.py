@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,9 @@ from ..errors import BadInput
 if TYPE_CHECKING:
     from ..profile.reading import ReadProfile
     from ..profile.step_profile import StepProfile
+    from ..serving.server import Server
+
+_START_SECONDS = 2700.0  # as --perf-server-timeout has it
 
 WRONG = 1
 """Exit status where the profile is not what the model must show."""
@@ -37,7 +43,9 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="the traces, or the --json of an earlier profile, to compare with",
     )
-    parser.add_argument("--streams", type=int, metavar="N", help="batch size (default: the commonest in the traces)")
+    parser.add_argument(
+        "--streams", type=int, metavar="N", help="batch size (default: the commonest in traces, 1 of a capture)"
+    )
     parser.add_argument(
         "--layers", type=int, metavar="L", help="layers of Kimi-K2.5 in the model, for its counts (default: all 61)"
     )
@@ -46,6 +54,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--allow-missing-ranks", action="store_true", help="take a partial profile where ranks have no file"
     )
+    _add_capture(parser)
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="what is printed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the profile, for a later --before")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write stacked bars, with those of --before if given")
@@ -53,12 +62,81 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=_run)
 
 
+def _add_capture(parser: Any) -> None:
+    """Options of a fresh capture, which takes the place of FILE."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--server", metavar="URL", help="profile this vLLM server, started with a profiler")
+    source.add_argument(
+        "--launch", action="store_true", help="profile a Kimi rank-slice on all visible GPUs, of --layers layers"
+    )
+    parser.add_argument(
+        "--trace-dir", type=Path, metavar="DIR", help="folder of the server's traces (default of --launch: a temporary)"
+    )
+    parser.add_argument("--steps", type=int, default=32, metavar="N", help="decode steps of a capture (default: 32)")
+    parser.add_argument("--server-model", metavar="NAME", help="of a server with several models")
+    parser.add_argument("--server-key-env", metavar="VAR", help="environment variable that holds the API key")
+
+
 def _run(options: argparse.Namespace) -> int:
-    if not options.files:
-        raise BadInput("decodegate profile: give the files of a profiler, one a rank")
+    captures = bool(options.server or options.launch)
+    if captures == bool(options.files):
+        raise BadInput("decodegate profile: give the files of a profiler, one a rank, or --server URL, or --launch")
 
     layers = _layers(options.layers)
-    read = _read(options.files, options)
+    if captures:
+        with _captured(options) as (files, depth):
+            return _show(_read(files, options), depth or layers, options)
+
+    return _show(_read(options.files, options), layers, options)
+
+
+@contextmanager
+def _captured(options: argparse.Namespace) -> Iterator[tuple[list[Path], int | None]]:
+    """The files of a fresh capture, and how many layers a launched model has; temporary ones last as long as this."""
+    from ..measure.capture import capture
+
+    with tempfile.TemporaryDirectory(prefix="decodegate-") as temporary:
+        folder = Path(temporary)
+        server, traces, depth = _attached(options) if options.server else _launched(options, folder)
+        with server:
+            streams = 1 if options.streams is None else options.streams
+            files = capture(server, traces, streams=streams, steps=options.steps, on_wait=_wait)
+
+        yield files, depth
+
+
+def _attached(options: argparse.Namespace) -> tuple[Server, Path, int | None]:
+    from ..serving.server import attach
+
+    if options.trace_dir is None:
+        raise BadInput("--server: say with --trace-dir where the profiler of this server writes to, as seen from here")
+
+    key = os.environ.get(options.server_key_env or "", "")
+    return attach(options.server, model=options.server_model, key=key), options.trace_dir, None
+
+
+def _launched(options: argparse.Namespace, folder: Path) -> tuple[Server, Path, int | None]:
+    from ..machine.fingerprint import machine
+    from ..resources.hardware import ENVIRONMENT
+    from ..serving.home import ServerLaunch, launch_own
+    from ..serving.models import slice_layers
+
+    gpus = machine().gpus
+    memory_gib = min((gpu.memory_gib for gpu in gpus), default=0)
+    layers = options.layers or slice_layers(memory_gib)
+    traces = (options.trace_dir or folder / "traces").absolute()
+    traces.mkdir(parents=True, exist_ok=True)
+    start = ServerLaunch(folder, ENVIRONMENT, _START_SECONDS, _wait, traces=traces)
+    return launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins={}, layers=layers), traces, layers
+
+
+def _wait(what: str) -> None:
+    """Say what is waited for, on a terminal only: a log needs no line every half second."""
+    if sys.stderr.isatty():
+        print(f"\r{what[:100]:<100}", end="", file=sys.stderr, flush=True)
+
+
+def _show(read: ReadProfile, layers: int, options: argparse.Namespace) -> int:
     before = _before(options) if options.before else None
     _write(options, read, before)
     _print(options.format, read.profile, before)

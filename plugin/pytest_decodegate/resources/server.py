@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..cause import Cause, Finding
@@ -51,6 +52,7 @@ class ServerUnderTest:
         self._server: Server | None = None
         self._stack = settings.stack
         self._layers: int | None = None
+        self._traces: Path | None = None
         self._failures: dict[Stack, ServerError] = {}
         self._log_shown = 0
         self.hung: tuple[Finding, ...] = ()  # why nothing more is asked of a server in this session
@@ -86,6 +88,35 @@ class ServerUnderTest:
         self._hardware.lease.release(self)
         self._stack = stack or self._stack
         return self.running(self._layers)
+
+    @contextmanager
+    def profiled(self) -> Iterator[tuple[Server, Path]]:
+        """A server of ours with a profiler, as deep as the last, and the folder that it writes to.
+
+        It takes the place of the running one, and is stopped at the end: no server that is timed has a profiler.
+        """
+        self._hardware.lease.release(self)
+        self._traces = self._folder("traces")
+        try:
+            yield self.running(self._layers), self._traces
+        finally:
+            self._traces = None
+            self._hardware.lease.release(self)
+
+    @property
+    def layers(self) -> int | None:
+        """Layers of the suite's own rank-slice; None where the user's model is served."""
+        from ..serving.models import slice_layers
+
+        if self._settings.server or self._settings.serve:
+            return None
+
+        return self._layers or slice_layers(self._memory_gib)
+
+    @property
+    def _memory_gib(self) -> int:
+        """Of the smallest GPU; 0 without one."""
+        return min((gpu.memory_gib for gpu in self._hardware.fingerprint.gpus), default=0)
 
     def attached(self, url: str) -> Server:
         """A server that runs already, and is left running; raises BadInput, or ServerError if nothing answers there."""
@@ -143,10 +174,11 @@ class ServerUnderTest:
             settings.server_seconds,
             self._progress.tick,
             python,
+            self._traces,
         )
         if settings.serve is not None:
             return home.launch_users(start, settings.serve, settings.pins)
 
         gpus = self._hardware.fingerprint.gpus
-        memory_gib = min((gpu.memory_gib for gpu in gpus), default=0)
+        memory_gib = self._memory_gib
         return home.launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins=settings.pins, layers=self._layers)

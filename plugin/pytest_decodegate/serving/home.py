@@ -15,6 +15,7 @@ from ..process.processes import scrubbed
 from ..redaction import redact_arguments
 from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
+from .profiler import profiled
 from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
 from .slowed import checked, server_slowdown, slowed_options
 
@@ -23,7 +24,7 @@ from .slowed import checked, server_slowdown, slowed_options
 class ServerLaunch:
     """How any server is launched. folder: an empty one, for model and log. environment: added to pytest's own.
 
-    python: of the environment that has vLLM.
+    python: of the environment that has vLLM. traces: of a server with a profiler, the folder that it writes to.
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class ServerLaunch:
     start_seconds: float
     on_wait: Callable[[str], None]
     python: str = sys.executable
+    traces: Path | None = None
 
     def __call__(self, model: LocalModel, port: int = 0) -> Server:
         """Start vLLM on `model` and wait until it serves; raises ServerError with the end of its log.
@@ -45,7 +47,7 @@ class ServerLaunch:
 
         options = ServerOptions(
             python=self.python,
-            model=model,
+            model=model if self.traces is None else profiled(model, self.traces, self.python),
             environment={**scrubbed(os.environ), **self.environment},
             log_path=self.folder / "server.log",
             port=port,

@@ -117,7 +117,7 @@ class SessionHooks:
     def _phase(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
         try:
             result = yield
-            if when == "call" and is_perf(item) and not self._session.results.of(item):
+            if when == "call" and is_perf(item) and not self._session.results.concluded(item):
                 raise pytest.fail.Exception("this perf test measured nothing: it came to no verdict", pytrace=False)
 
             return result

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..machine.provenance import Provenance
     from ..measure.source import Progress, Source
     from ..measure.window import Load
+    from ..profile.step_profile import StepProfile
     from ..reference.protocol import Reference
     from ..resources.gangs import Gangs
     from ..resources.hardware import Hardware
@@ -181,6 +182,29 @@ class Perf:
             self._item.user_properties.append((f"perf.{name}.{field}", getattr(found, field)))
 
         return found
+
+    def profile(self, streams: int) -> StepProfile:
+        """Profile the decode step of `streams` streams on a server of ours that is started for it, with a profiler.
+
+        The table becomes a section of the test's report, and a file holds it as JSON. Fails the test unless a step
+        launches what the model needs. Skips without a GPU, and where a server runs already or two stacks take turns.
+        """
+        __tracebackhide__ = True
+        self.needs_gpu("a profile of a decode step is one of a GPU's kernels")
+        if self._settings.server or self._settings.base is not None:
+            pytest.skip("a server is started for a profile; of one that runs: decodegate profile --server URL")
+        if unusable := self._unusable("window"):
+            pytest.fail(unusable[0], pytrace=False)
+
+        from .profiling import profile_server
+
+        found = profile_server(self._servers, streams, self._progress)
+        self._item.add_report_section("call", "profile", "\n".join(found.lines))
+        if found.problems:
+            pytest.fail("\n".join([*found.problems, *found.lines]), pytrace=False)
+
+        self._results.note_profile(self._item)
+        return found.profile
 
     def _conclude(self, metric: Metric, level: Level, measure: Callable[[Metric], Judged]) -> Result:
         """Measure under the band that holds here, report what came out, and fail the test unless it passes."""

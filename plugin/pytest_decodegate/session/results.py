@@ -34,11 +34,20 @@ class Results:
         self._claimed: dict[str, str] = {}
         self._attempts: Counter[str] = Counter()
         self._failed_attempts: dict[tuple[str, int], None] = {}
+        self._profiled: set[tuple[str, int]] = set()
 
     @property
     def measured_nothing(self) -> bool:
-        """True if perf tests were selected and not one of them came to a verdict."""
-        return self.selected > 0 and not self.all
+        """True if perf tests were selected and not one of them came to a verdict or a profile."""
+        return self.selected > 0 and not self.all and not self._profiled
+
+    def note_profile(self, item: pytest.Item) -> None:
+        """A test took a profile that holds what the model must launch: it measured, though no metric."""
+        self._profiled.add((item.nodeid, self._attempt(item.nodeid)))
+
+    def concluded(self, item: pytest.Item) -> bool:
+        """Whether a test came to a verdict, or a profile, in its present try."""
+        return bool(self.of(item)) or (item.nodeid, self._attempt(item.nodeid)) in self._profiled
 
     def claim(self, metric: str, test: str) -> None:
         """Note that a test measures `metric`; raises BadInput if another one did, whose sessions it would replace."""
