@@ -37,11 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     wanted = options.perf_wanted(config)
     if wanted:
-        from .process.interrupts import interrupt_on_sigterm
         from .settings.other_plugins import refuse_xdist
 
         refuse_xdist(config)
-        config.add_cleanup(interrupt_on_sigterm())
     if wanted or options.any_given(config):
         _activate(config)
 
@@ -49,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _activate(config: pytest.Config) -> PerfSession:
     """The session of this run, with the hooks that tell it what happens; raises UsageError for bad options."""
     from .errors import BadInput
+    from .process.interrupts import interrupt_on_signals
     from .session.hooks import SessionHooks
     from .session.session import session_of
 
@@ -58,6 +57,7 @@ def _activate(config: pytest.Config) -> PerfSession:
         raise pytest.UsageError(str(error)) from error
 
     if not config.pluginmanager.has_plugin("decodegate-session"):
+        config.add_cleanup(interrupt_on_signals())
         config.pluginmanager.register(SessionHooks(session), "decodegate-session")
         if session.settings.report is not None:
             from .report.lines import JsonLines

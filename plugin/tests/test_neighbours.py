@@ -44,14 +44,14 @@ TESTS = """
         TRIES[kind] = TRIES.get(kind, 0) + 1
         bad = TRIES[kind] <= int(os.environ.get("BAD_TRIES", "0"))
         source = Source(kind if bad else "good")
-        perf.gate(Metric.of(f"flaky_{kind}", "cpu"), source, lambda: Provenance({}, {}, {}))
+        perf.gate(Metric.of(f"flaky_{kind}", "cpu"), source, lambda: Provenance({"cpu": "made up", "cores": 2}, {}, {}))
 
 
     @pytest.mark.perf
     def test_crash(perf):
         TRIES["crash"] = TRIES.get("crash", 0) + 1
         assert TRIES["crash"] > int(os.environ.get("BAD_TRIES", "0"))
-        perf.gate(Metric.of("crash", "cpu"), Source("good"), lambda: Provenance({}, {}, {}))
+        perf.gate(Metric.of("crash", "cpu"), Source("good"), lambda: Provenance({"cpu": "made up", "cores": 2}, {}, {}))
 
 
     def test_plain():

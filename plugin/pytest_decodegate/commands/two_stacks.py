@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
-from ..process.interrupts import interrupt_on_sigterm
+from ..process.interrupts import interrupt_on_signals
 from .suite import SuiteSelection
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
     quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
     plugins = [StacksPlugin(base, candidate, run), SuiteSelection()]
-    uninterrupted = interrupt_on_sigterm()
+    uninterrupted = interrupt_on_signals()
     try:
         status = pytest.main([quiet, *selected, *arguments], plugins=plugins)
     finally:

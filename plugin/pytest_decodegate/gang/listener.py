@@ -6,7 +6,6 @@ import errno
 import os
 import queue
 import secrets
-import shutil
 import socket
 import struct
 import tempfile
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..process import private_folders
 from . import connection, protocol
 from .connection import Connection
 from .protocol import Hello
@@ -57,7 +57,7 @@ class Listener:
     """
 
     def __init__(self, host: str | None = None, key_folder: Path | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dgate-", dir=_short_folder()))
+        self.folder = private_folders.make("dgate-", _short_folder())
         self._key = secrets.token_bytes(32)
         self.key_file = _write_key(key_folder or self.folder, self._key)
         self.ranks: queue.SimpleQueue[Admitted] = queue.SimpleQueue()
@@ -144,7 +144,7 @@ class Listener:
             self._socket.close()
 
         self.key_file.unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        private_folders.remove(self.folder)
         while not self.ranks.empty():
             self.ranks.get().connection.close()
 
@@ -165,7 +165,7 @@ def _peer_pid(client: socket.socket) -> int | None:
 
 def _short_folder() -> str:
     folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) < LONGEST_FOLDER else "/tmp"  # noqa: S108 - mkdtemp makes it private
+    return folder if len(os.fsencode(folder)) < LONGEST_FOLDER else "/tmp"  # noqa: S108 - a private folder is made there
 
 
 def _write_key(folder: Path, key: bytes) -> Path:

@@ -7,11 +7,11 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..errors import BadInput
 from ..gang.agents import import_folder
+from ..process import private_folders
 from ..process.import_path import VARIABLE, path_for
 from ..process.processes import scrubbed
 
@@ -29,21 +29,12 @@ def probe_python(
     import_path: what this Python imports from, given to that process if it is the same Python. Raises BadInput, quoting
     its last line, if that Python cannot be run, lacks torch or takes more than `seconds`.
     """
-    with tempfile.TemporaryDirectory(prefix="decodegate-") as folder:
-        env = {
-            **scrubbed(os.environ),
-            **environment,
-            VARIABLE: path_for(python, import_path, [import_folder(Path(folder))]),
-            "PYTHONSAFEPATH": "1",
-        }
-        try:
-            done = subprocess.run(
-                [python, "-c", _CODE], env=env, capture_output=True, text=True, check=False, timeout=seconds
-            )
-        except OSError as error:
-            raise BadInput(f"{python!r} cannot be run: {error.strerror}; give the Python of an environment") from error
-        except subprocess.TimeoutExpired as error:
-            raise BadInput(f"{python!r} did not import torch within {seconds:g} s") from error
+    folder = private_folders.make("decodegate-", tempfile.gettempdir())
+    try:
+        path = path_for(python, import_path, [import_folder(folder)])
+        done = _run(python, {**scrubbed(os.environ), **environment, VARIABLE: path, "PYTHONSAFEPATH": "1"}, seconds)
+    finally:
+        private_folders.remove(folder)
 
     lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["it said nothing"]
     if done.returncode:
@@ -51,3 +42,15 @@ def probe_python(
 
     facts: dict[str, Json] = json.loads(lines[-1])
     return facts
+
+
+def _run(python: str, environment: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    command = [python, "-c", _CODE]
+    try:
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=seconds
+        )
+    except OSError as error:
+        raise BadInput(f"{python!r} cannot be run: {error.strerror}; give the Python of an environment") from error
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"{python!r} did not import torch within {seconds:g} s") from error
