@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,11 +21,18 @@ QUIET = (1.0, 1.001, 0.999, 1.002, 0.998)
 NOISY = (1.0, 1.05, 0.95, 1.02, 0.97)
 
 
+_recordings = itertools.count()
+
+
 def stored(
     metric: Metric, value: float, *, sessions: int = 1, factors: Sequence[float] = QUIET, level: Level = "gang"
 ) -> StoredMetric:
+    """A recording of its own: no two have a session in common."""
+    recording = next(_recordings)
     replicates = tuple(Replicate((value * factor, value * factor * 1.0001)) for factor in factors)
-    recorded = (Session(f"s{n}", f"2026-01-0{n}T00:00:00+00:00", level, replicates) for n in range(1, sessions + 1))
+    recorded = (
+        Session(f"s{n}.{recording}", f"2026-01-0{n}T00:00:00+00:00", level, replicates) for n in range(1, sessions + 1)
+    )
     return StoredMetric(metric, tuple(recorded))
 
 

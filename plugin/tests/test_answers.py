@@ -97,18 +97,18 @@ def test_own_prompts_are_another_measurement(pytester: pytest.Pytester, scripted
     own.stdout.fnmatch_lines(["quality: CONFOUNDED: *", "*- contract.prompt_count: 16 in the baseline, 1 now"])
 
 
-def answers(*tokens: str) -> StoredMetric:
+def answers(*tokens: str, session: str = "s1") -> StoredMetric:
     """A stored metric of one pass per text, each the answer to one prompt."""
     passes = [[[{token: -0.1, "other": -3.1} for token in one]] for one in tokens]
     replicates = tuple(Replicate((100.0,), {"answers": to_json(one)}) for one in passes)
     metric = Metric.of("quality", "quality", unit="%")
-    return StoredMetric(metric, (Session("s1", "2026-01-01T00:00:00+00:00", "window", replicates),))
+    return StoredMetric(metric, (Session(session, "2026-01-01T00:00:00+00:00", "window", replicates),))
 
 
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        (answers("abc", "abc"), "100.0 % of the tokens agree with the baseline"),
+        (answers("abc", "abc", session="s2"), "100.0 % of the tokens agree with the baseline"),
         (answers("abd", "abd"), "prompt 1 turns at token 3, where the baseline was sure"),
         (
             StoredMetric(

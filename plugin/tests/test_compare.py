@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,6 +30,7 @@ from pytest_decodegate.report.html import page
 from pytest_decodegate.report.markdown import markdown
 
 BASE = baseline(stored(MOE, 40e-6), stored(RATE, 80.0))
+AGAIN = baseline(stored(MOE, 40e-6), stored(RATE, 80.0))
 NEW_STACK: Mapping[str, Json] = {**STACK, "driver": "580.95", "nccl": "2.28.9"}
 
 
@@ -172,7 +175,7 @@ def test_metrics_of_one_side_are_listed_and_fail() -> None:
 
 
 def test_wrong_answers_are_as_bad_as_a_regression() -> None:
-    one = pair(BASE, BASE)
+    one = pair(BASE, AGAIN)
     wrong = replace(one.judgements[0], verdict=Verdict.WRONG_RESULT)
 
     assert Compared((replace(one, judgements=(wrong,)),), ()).status == 1
@@ -191,7 +194,7 @@ def test_the_new_band_holds_and_its_change_is_shown() -> None:
     assert moe.verdict is Verdict.PASS
     assert moe.changed[2:] == ("band: 2 % -> 20 % (the new one holds)",)
     assert rate.changed == moe.changed[:2]
-    assert sections(compared)[0].notes[2:] == (f"band: 2 % -> 20 % (the new one holds): {MOE.name}",)
+    assert sections(compared)[0].notes[2:3] == (f"band: 2 % -> 20 % (the new one holds): {MOE.name}",)
 
 
 def test_a_published_side_is_compared_by_its_band_alone() -> None:
@@ -254,10 +257,41 @@ def test_differences_of_all_gpus_are_one_line() -> None:
     )
 
 
-def test_a_recording_beside_itself_is_said_to_show_nothing() -> None:
-    (section,) = sections(one_pair(BASE, baseline(stored(MOE, 40e-6), stored(RATE, 79.9))))
+def test_a_recording_beside_itself_is_not_judged_and_said_to_show_nothing() -> None:
+    compared = one_pair(BASE, baseline(BASE.metrics[MOE.name], stored(RATE, 79.9)))
+    (section,) = sections(compared)
 
-    assert section.notes[1:] == (f"the same sessions on both sides, which show nothing: {MOE.name}",)
+    assert section.notes[1] == f"the same sessions on both sides, which show nothing and are not judged: {MOE.name}"
+    assert [judgement.name for judgement in section.judgements] == [RATE.name]
+    assert compared.status == 0
+    assert answer(compared) == "1 PASS, 1 the same recording on both sides, which shows nothing: all passed"
+
+
+@pytest.mark.parametrize("label", ["vllm", "edited since"])
+def test_a_file_beside_itself_shows_nothing_and_does_not_pass(label: str) -> None:
+    compared = one_pair(BASE, replace(BASE, label=label, path=Path("0002_copy.json")))
+
+    assert (compared.status, compared.pairs[0].judgements) == (2, ())
+    assert answer(compared) == (
+        "2 the same recording on both sides, which shows nothing: not everything could be shown to pass"
+    )
+    assert json.loads(document(compared))["pairs"][0]["same_recording"] == [MOE.name, RATE.name]
+
+
+def test_a_further_session_makes_it_another_recording() -> None:
+    before = BASE.metrics[MOE.name]
+    more = replace(before, sessions=(*before.sessions, *stored(MOE, 40e-6).sessions))
+    assert one_pair(BASE, baseline(more, BASE.metrics[RATE.name])).pairs[0].same == (RATE.name,)
+
+
+def test_one_stored_session_is_said_beside_a_pass() -> None:
+    (section,) = sections(one_pair(BASE, baseline(stored(MOE, 40.01e-6), stored(RATE, 79.9))))
+    said = "one baseline session cannot show how much sessions differ; "
+    counted = [re.search(r"\((\d+) metrics?\)$", note) for note in section.notes if said in note]
+    assert sum(int(found[1]) for found in counted if found) == 2
+
+    old, new = (baseline(stored(MOE, 40e-6, sessions=3), stored(RATE, 80.0, sessions=3)) for _ in range(2))
+    assert not [note for note in sections(one_pair(old, new))[0].notes if said in note]
 
 
 def test_one_regression_of_two_needs_no_second_thought() -> None:
@@ -296,7 +330,7 @@ def test_the_terminal_explains_some_and_says_that_there_are_more() -> None:
 
 
 def test_colour_only_when_asked() -> None:
-    compared = one_pair(BASE, BASE)
+    compared = one_pair(BASE, AGAIN)
 
     assert "\033[32m" in text(compared, Terminal(colour=True))
     assert "\033" not in text(compared, Terminal())

@@ -144,9 +144,9 @@ def test_the_change_is_declared_and_fields_are_allowed(
 def test_the_report_goes_into_a_file(
     outside: Path, capsys: pytest.CaptureFixture[str], name: str, options: tuple[str, ...], start: str
 ) -> None:
-    one = str(write(outside, moe(40e-6, 1)))
+    one, two = (str(write(outside, moe(40e-6, number))) for number in (1, 2))
 
-    assert main(["compare", one, one, "-o", name, *options]) == 0
+    assert main(["compare", one, two, "-o", name, *options]) == 0
     assert (outside / name).read_text().startswith(start)
     assert capsys.readouterr().out == f"1 PASS: all passed; written to {name}\n"
 
@@ -156,11 +156,20 @@ def test_columns_is_honoured_and_a_pipe_has_no_width(
     outside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, shown: bool
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    one = str(write(outside, moe(40e-6, 1)))
+    one, two = (str(write(outside, moe(40e-6, number))) for number in (1, 2))
 
-    main(["compare", one, one])
+    main(["compare", one, two])
 
     assert ("sessions\n" in capsys.readouterr().out) == shown
+
+
+def test_a_file_beside_itself_does_not_exit_0(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = str(write(outside, moe(40e-6, 1)))
+
+    assert main(["compare", one, one]) == 2
+    said = capsys.readouterr().out
+    assert "the same sessions on both sides, which show nothing and are not judged" in said
+    assert said.endswith("which shows nothing: not everything could be shown to pass\n")
 
 
 def test_names_in_files_become_no_paths(outside: Path, compared: Run) -> None:
@@ -168,7 +177,7 @@ def test_names_in_files_become_no_paths(outside: Path, compared: Run) -> None:
     file = str(write(outside, evil))
 
     assert main(["compare", file, file, "-o", "out/../r.html"]) == 3
-    assert compared(file, file) == (0, [(file, file)])
+    assert compared(file, file) == (2, [(file, file)])
     assert sorted(path.name for path in outside.iterdir()) == ["a.json"]
 
 
@@ -206,10 +215,10 @@ HEAVY = ("torch", "numpy", "scipy", "pynvml", "vllm", "aiohttp", "pytest", "pyte
 
 
 def test_it_starts_without_anything_heavy(outside: Path) -> None:
-    one = write(outside, baseline(stored(MOE, 40e-6), stored(RATE, 80.0)))
+    one, two = (write(outside, baseline(stored(MOE, 40e-6), stored(RATE, 80.0), path=name)) for name in ("a", "b"))
     code = (
         "import sys; from pytest_decodegate.cli import main; "
-        f"status = main(['compare', {str(one)!r}, {str(one)!r}]); "
+        f"status = main(['compare', {str(one)!r}, {str(two)!r}]); "
         f"print(status, [name for name in {HEAVY} if name in sys.modules])"
     )
 

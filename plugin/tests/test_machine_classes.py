@@ -188,6 +188,36 @@ def test_a_host_of_any_size_finds_what_another_recorded(
     result.stdout.fnmatch_lines(["perf: 1 gated by NVIDIA-H200-x1/0001_*: the only one of this very stack"])
 
 
+def test_a_declared_change_that_is_not_there_is_red_and_said_before_anything_is_measured(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on(monkeypatch, host(1))
+    only = (*RUN, "--perf-only=kernel")
+    suite.runpytest_inprocess(*only, "--perf-record").assert_outcomes(passed=1)
+    same = suite.runpytest_inprocess(*only, "--perf-change=nccl")
+    same.assert_outcomes(failed=1)
+    same.stdout.fnmatch_lines(
+        [
+            "perf: 1 INVALID already: no stored stack differs in what was declared (nccl), not even NVIDIA-H200-x1/*",
+            "kernel: INVALID: *",
+            "*the declared change (nccl) does not show: *",
+        ]
+    )
+    run_on(monkeypatch, host(1), stack={"torch": "2.11", "nccl": "2.30"})
+    changed = suite.runpytest_inprocess(*only, "--perf-change=nccl")
+    changed.assert_outcomes(passed=1)
+    changed.stdout.fnmatch_lines(["perf: 1 PASS"])
+
+
+def test_a_pass_says_what_one_stored_session_does_not_cover(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on(monkeypatch, host(2))
+    suite.runpytest_inprocess(*RUN, "--perf-record")
+    result = suite.runpytest_inprocess(*RUN)
+    result.stdout.fnmatch_lines(["one baseline session cannot show how much sessions differ; * (1 metric)"])
+
+
 def test_a_slower_kernel_is_seen_on_a_host_of_another_size(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from stack_baselines import (
     NCCL,
     STACK,
     baseline,
+    measured,
     replicates,
     run_of,
     session,
@@ -24,6 +25,8 @@ from stack_baselines import (
 
 from pytest_decodegate.baseline.schema import Baseline, Session
 from pytest_decodegate.baseline.selection import Selection, choose
+from pytest_decodegate.cause import Cause
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Verdict, judge
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Measurement
@@ -73,6 +76,30 @@ def test_a_declared_change_that_nothing_stored_shows_is_said() -> None:
     assert selection.choice[0] == (
         "the only one of this very stack: no stored stack differs only in what was declared (nccl)"
     )
+
+
+def test_a_declared_change_that_nothing_stored_shows_is_no_pass() -> None:
+    """Such a run would compare the stack with itself, and be green whatever the change does."""
+    judgement = judge(measured(), chosen([NEW, OTHER], NCCL, "nccl"))
+
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.reasons[0].cause is Cause.UNUSED_CHANGE
+    assert judgement.numbers.change == pytest.approx(0, abs=1e-9)
+    said = explain(judgement)
+    assert "the declared change (nccl) does not show: 0002_stack.json holds this very stack, and no stored" in said
+    assert "next: to gate this stack as it is, leave out --perf-change" in said
+    assert judge(measured(), chosen([NEW], NCCL)).verdict is Verdict.PASS
+
+
+@given(
+    stacks=st.lists(st.sampled_from(["2.28.3", "2.28.9", "2.29"]), max_size=4),
+    declared=st.sets(st.sampled_from(["nccl", "driver", "env:NCCL_PROTO"])),
+)
+def test_no_declared_change_passes_beside_this_very_stack(stacks: list[str], declared: set[str]) -> None:
+    files = [baseline(number, session(number), nccl=nccl) for number, nccl in enumerate(stacks, start=1)]
+    judgement = judge(measured(), chosen(files, NCCL, *declared))
+    if judgement.verdict.passes and declared:
+        assert judgement.changed
 
 
 def test_what_is_declared_and_the_same_is_said() -> None:

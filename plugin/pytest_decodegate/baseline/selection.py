@@ -2,7 +2,7 @@
 
 The rule, in order; among equals the stack that was recorded last, and of those the one that holds the metric:
 1. with a declared change, a stack that differs in what was declared and in nothing else. A file of the very stack
-   under test comes after these: it could only show that the stack equals itself;
+   under test comes after these: it could only show that the stack equals itself, so that such a run fails;
 2. the very stack under test;
 3. any other, so that what confounds the comparison can be shown. It is never judged;
 4. published figures, which have no samples.
@@ -35,7 +35,7 @@ class Selection:
     baseline: None when the folder has none. folder: where it was looked for.
     differences: what differs and was declared, or can touch the metric. undeclared: the part that confounds.
     harmless: what differs besides, and cannot touch the metric.
-    choice: why this file and what else was there, in sentences.
+    choice: why this file and what else was there, in sentences. declared: the change under test.
     """
 
     folder: Path
@@ -44,6 +44,12 @@ class Selection:
     undeclared: tuple[Difference, ...] = ()
     harmless: tuple[Difference, ...] = ()
     choice: tuple[str, ...] = ()
+    declared: frozenset[str] = frozenset()
+
+    @property
+    def itself(self) -> bool:
+        """Whether a change was declared and the stored stack is this very one: comparing them would show nothing."""
+        return bool(self.declared) and self.fit == "same"
 
     @property
     def fit(self) -> Literal["changed", "same", "confounded", "published"]:
@@ -83,6 +89,7 @@ def contrast(
         undeclared=tuple(each for each in confounding if each not in free),
         harmless=free,
         choice=note,
+        declared=frozenset(declared),
     )
 
 

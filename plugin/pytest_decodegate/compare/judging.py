@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..baseline.schema import Baseline, StoredMetric
+from ..baseline.schema import Baseline, Session, StoredMetric
 from ..cause import Cause, Finding
 from ..gate.evidence import speculation
 from ..gate.evidence.swaps import is_swap, swap_findings
@@ -33,7 +33,7 @@ from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
 from ..machine.reach import harmless, slowest_link
-from ..metric import Replicate
+from ..metric import Json, Replicate
 from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
 LOOKS = 1
@@ -70,7 +70,7 @@ class Judge:
     terms: Terms
 
     def judgements(self) -> Iterator[Judgement]:
-        """One per metric that both have, in the order of `base`."""
+        """One per metric that both have, but for `same`, in the order of `base`."""
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Spread.of(*sides) for sides in logs]
         fitted = _fitted([noise_class(new.metric, new.level) for _, new in self._common], own)
@@ -211,7 +211,16 @@ class Judge:
                 yield difference
 
     @cached_property
+    def same(self) -> tuple[str, ...]:
+        """Metrics whose recording is one and the same on both sides: it equals itself, and proves nothing."""
+        return tuple(base.metric.name for base, new in self._in_both if _is_itself(base, new))
+
+    @cached_property
     def _common(self) -> list[tuple[StoredMetric, StoredMetric]]:
+        return [(base, new) for base, new in self._in_both if base.metric.name not in self.same]
+
+    @cached_property
+    def _in_both(self) -> list[tuple[StoredMetric, StoredMetric]]:
         new = self.new.metrics
         return [(stored, new[name]) for name, stored in self.base.metrics.items() if name in new]
 
@@ -257,6 +266,16 @@ def _settlement(comparison: Comparison, tolerance: float) -> Settlement:
 def _clock_shift(base: StoredMetric, new: StoredMetric) -> ClockShift | None:
     old, young = ([session.telemetry for session in side.current] for side in (base, new))
     return clock_shift(old, young)
+
+
+def _is_itself(base: StoredMetric, new: StoredMetric) -> bool:
+    """By ids, values and what replicates say: what else a file says of a session may have been edited since."""
+    sides = ({session.id: _content(session) for session in side.current} for side in (base, new))
+    return next(sides) == next(sides)
+
+
+def _content(session: Session) -> tuple[Sequence[float], Sequence[Mapping[str, Json]]]:
+    return session.values, [replicate.facts for replicate in session.replicates]
 
 
 def _replicates(stored: StoredMetric) -> list[Replicate]:

@@ -18,6 +18,7 @@ class BaselinePair:
     """Two baselines compared.
 
     judgements: of the metrics that both have, in the order of `base`. allowed: what the user allowed and does differ.
+    same: metrics with one and the same recording on both sides, which shows nothing and is not judged.
     """
 
     base: Baseline
@@ -25,6 +26,7 @@ class BaselinePair:
     found: tuple[StandingDifference, ...]
     judgements: tuple[Judgement, ...]
     allowed: frozenset[str]
+    same: tuple[str, ...] = ()
 
     @cached_property
     def only_base(self) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ def compare_baselines(base: Baseline, new: Baseline, terms: Terms) -> BaselinePa
     """Judge every metric that both have; what differs and is neither declared nor allowed confounds all of them."""
     found = tuple(findings(base, new, terms))
     judge = Judge(base, new, found, terms)
-    return BaselinePair(base, new, found, tuple(judge.judgements()), judge.allowed)
+    return BaselinePair(base, new, found, tuple(judge.judgements()), judge.allowed, judge.same)
 
 
 def _match(reference: BaselineSet, side: BaselineSet, terms: Terms) -> Iterator[BaselinePair | Alone]:

@@ -184,6 +184,10 @@ def judge(
         reason = Finding(f"{where} has no metric {name!r}", Cause.NO_BASELINE)
         return replace(judgement, verdict=Verdict.NO_BASELINE, reasons=(reason,))
 
+    if selection.itself:
+        itself = replace(judgement, verdict=Verdict.INVALID, reasons=(_itself(selection, baseline),))
+        return _shown(itself, measurement, baseline)
+
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
     if selection.differences and not selection.undeclared:
@@ -210,6 +214,15 @@ def judge(
     return _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
 
 
+def _itself(selection: Selection, baseline: Baseline) -> Finding:
+    names = ", ".join(sorted(selection.declared))
+    text = (
+        f"the declared change ({names}) does not show: {baseline.path.name} holds this very stack, and no stored stack "
+        "differs in what was declared, so the stack would be compared with itself"
+    )
+    return Finding(text, Cause.UNUSED_CHANGE, names)
+
+
 def _compared(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """The judgement completed by the rule that is the metric's: of a published point, of answers, or of times."""
     if stored.level == "published":
@@ -230,8 +243,9 @@ def _shown(judgement: Judgement, measurement: Measurement, baseline: Baseline | 
 
 
 def comparable(base: Metric, new: Metric) -> bool:
-    """Whether their numbers can stand beside each other: in one unit, and answers are no times."""
-    return base.unit == new.unit and (base.kind == "quality") == (new.kind == "quality")
+    """Whether their numbers can stand beside each other: in one unit; answers are no times, and have one question."""
+    answers = "quality" in (base.kind, new.kind)
+    return base.unit == new.unit and (not answers or base.identity == new.identity)
 
 
 def unjudged(judgement: Judgement, compared: Judgement) -> Judgement:

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..baseline.schema import StoredMetric
 from ..compare.pairs import Alone, BaselinePair, Compared
 from ..compare.standing import StandingDifference
 from ..gate.published import without_numbers
 from ..gate.text.advice import advice
-from ..gate.text.explain import explain
+from ..gate.text.explain import explain, not_covered
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import Difference, unknown_on_both
 from ..machine.reach import reach
@@ -66,6 +65,8 @@ def answer(compared: Compared) -> str:
     alone = sum(len(each.baseline.metrics) for each in compared.alone)
     counted = [f"{count} {verdict}" for verdict, count in verdicts.items()]
     counted += [f"{missing + alone} on one side only"] if missing + alone else []
+    same = sum(len(pair.same) for pair in compared.pairs)
+    counted += [f"{same} the same recording on both sides, which shows nothing"] if same else []
     said = {0: "all passed", 1: "something regressed", 2: "not everything could be shown to pass"}
     return f"{', '.join(counted) or 'nothing was compared'}: {said[compared.status]}"
 
@@ -103,16 +104,12 @@ def _notes(pair: BaselinePair, only: Callable[[Iterable[str]], str]) -> Iterator
         yield f"only in the reference: {only(pair.only_base)}"
     if pair.only_new:
         yield f"only in the new file: {only(pair.only_new)}"
-    if same := [name for name, new in pair.new.metrics.items() if _is_itself(pair.base.metrics.get(name), new)]:
-        yield f"the same sessions on both sides, which show nothing: {', '.join(same)}"
+    if pair.same:
+        yield f"the same sessions on both sides, which show nothing and are not judged: {only(pair.same)}"
 
     yield from _asides(pair)
+    yield from not_covered(pair.judgements)
     yield from _together(pair.judgements)
-
-
-def _is_itself(base: StoredMetric | None, new: StoredMetric) -> bool:
-    """Whether both sides hold one and the same recording: it equals itself, and proves no host or stack as good."""
-    return base is not None and new.level != "published" and base.current == new.current
 
 
 def _asides(pair: BaselinePair) -> Iterator[str]:

@@ -33,6 +33,7 @@ def _pair(pair: BaselinePair) -> dict[str, Json]:
         "metrics": [_metric(judgement) for judgement in pair.judgements],
         "only_in_reference": list(pair.only_base),
         "only_in_new": list(pair.only_new),
+        "same_recording": list(pair.same),
     }
 
 

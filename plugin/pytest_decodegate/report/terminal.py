@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..gate.decision import named
+from ..gate.text.explain import not_covered
 from ..gate.verdict import Verdict
 from ..machine.reach import reasons
 from .ranks import rank_tables
@@ -78,7 +79,8 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
 
 
 def _beside(summary: Summary, *, verbose: bool) -> Iterator[str]:
-    """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
+    """What the metrics say together: what no interval covers, ranks and world sizes, what client and ranks cost."""
+    yield from not_covered(result.judgement for result in summary.results)
     yield from rank_tables(summary.results, always=verbose)
     judgements = [result.judgement for result in summary.results if result.judgement.verdict not in _UNFIT]
     levels = ((judgement.metric, judgement.numbers.measured) for judgement in judgements)

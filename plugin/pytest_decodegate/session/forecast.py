@@ -158,6 +158,9 @@ def _of_file(path: Path, names: Sequence[str], selection: Selection) -> Iterator
     why = f": {selection.choice[0]}" if selection.choice else ""
     if selection.undeclared:
         yield f"{len(names)} CONFOUNDED already by {file}: {'; '.join(map(str, selection.undeclared))}"
+    elif selection.itself:
+        missing = f"no stored stack differs in what was declared ({', '.join(sorted(selection.declared))})"
+        yield f"{len(names)} INVALID already: {missing}, not even {file}"
     else:
         yield f"{len(names)} gated by {file}{why}"
 

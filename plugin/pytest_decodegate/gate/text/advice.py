@@ -46,6 +46,12 @@ def advice(judgement: Judgement) -> tuple[str, ...]:
 def _invalid(judgement: Judgement) -> tuple[str, ...]:
     if _has(judgement, Cause.SICK_GPU):  # which says itself what to do about it
         return ()
+    if judgement.basis.reference == "baseline" and _has(judgement, Cause.UNUSED_CHANGE):
+        return (
+            "if the change is not in yet, make it, and see in the provenance of a run that it is loaded",
+            "if it is, nothing was recorded before it: go back, record with `pytest -m perf --perf-record`, and change",
+            "to gate this stack as it is, leave out --perf-change",
+        )
 
     return ("remove the cause and run again; more replicates of a broken measurement do not mend it",)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...machine.reach import reasons
 from ...metric import Level
@@ -126,6 +127,20 @@ def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
     looks = f" over {basis.looks} looks" if basis.looks > 1 else ""
     ends = f"5 % beyond its worse end, 2.5 % beyond the better{looks}"
     yield f"{100 * confidence:.3g} % interval ({ends}) from {replicates} against {sessions}"
+    yield from uncovered(judgement)
+
+
+def not_covered(judgements: Iterable[Judgement]) -> list[str]:
+    """What the intervals of metrics that pass do not cover, which nothing else explains: once, with their number."""
+    counts = Counter(text for judgement in judgements if judgement.verdict.passes for text in uncovered(judgement))
+    return [f"{text} ({count} metric{'s' * (count > 1)})" for text, count in counts.items()]
+
+
+def uncovered(judgement: Judgement) -> Iterator[str]:
+    """What the interval does not cover whatever the verdict is, in sentences; nothing where there is no interval."""
+    basis = judgement.basis
+    if judgement.numbers.confidence is None or basis.reference == "stack":
+        return
     if basis.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"
     if basis.sessions == 1 and basis.session_noise is not None:
