@@ -116,18 +116,17 @@ class Metric:
 class Replicate:
     """Samples of one fresh process (or gang, or server window), in the metric's unit and in order.
 
-    value: the process value, the median of the samples.
+    value: the process value, the median of the samples. samples: empty of a stored one, whose file keeps the value.
     """
 
     samples: tuple[float, ...]
     facts: Mapping[str, Json] = field(default_factory=dict)
-    value: float = field(init=False, repr=False, compare=False)
+    value: float = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.samples:
             raise BadInput("a replicate without samples measured nothing")
         ordered = sorted(self.samples)
-        # One look at all is enough for the hundreds of thousands of replicates that files hold.
         if not (ordered[0] > 0 and math.isfinite(sum(ordered))):
             self._refuse_samples()
 
@@ -135,7 +134,7 @@ class Replicate:
 
     @classmethod
     def known(cls, samples: tuple[float, ...], facts: Mapping[str, Json], value: float) -> Replicate:
-        """A replicate whose samples are checked and whose median `value` is known: files hold half a million."""
+        """A replicate whose median `value` is known, and whose `samples` are checked or were not kept."""
         replicate = object.__new__(cls)
         object.__setattr__(replicate, "samples", samples)
         object.__setattr__(replicate, "facts", facts)

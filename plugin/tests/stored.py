@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.condensed import condensed
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
+from pytest_decodegate.baseline.seal import digest
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
 
@@ -46,6 +51,17 @@ def baseline(
 ) -> Baseline:
     by_name = {one.metric.name: one for one in metrics}
     return Baseline(Path(path), machine_class, "vllm", Provenance(machine, stack, {}), by_name, published=published)
+
+
+def kept(some: Baseline) -> Baseline:
+    """`some` as it comes back from a file: values, statistics and summaries in a few digits."""
+    return replace(some, metrics={name: condensed(one) for name, one in some.metrics.items()})
+
+
+def sealed(document: Mapping[str, Any]) -> bytes:
+    """The bytes of an edited file with the digest of what it holds now."""
+    fields = {**document["decodegate"], "digest": digest(document)}
+    return json.dumps({**document, "decodegate": fields}).encode()
 
 
 def write(folder: Path, some: Baseline) -> Path:

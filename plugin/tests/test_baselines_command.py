@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from stack_baselines import COLLECTIVE, GEMM, H200, baseline, both, measured, pu
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.edits import Pruning, merge, prune
 from pytest_decodegate.baseline.reader import load
+from pytest_decodegate.baseline.samples import sidecar
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import main
@@ -332,3 +334,82 @@ def test_pruning_by_date_leaves_what_has_none() -> None:
     pruning = Pruning(before=datetime(2026, 1, 9, tzinfo=UTC))
     assert pruning.takes(session(2))
     assert not pruning.takes(replace(session(2), recorded=""))
+
+
+def test_band_sets_what_the_test_now_has_and_says_from_what(root: Path, decodegate: Run) -> None:
+    path = put(root, both(session(1)))
+    chosen = ("--metric", "gemm", "--metric", "allreduce*")
+    said = decodegate("band", path, *chosen, "--to", "4%", "--why", "quiet", "--who", "A")
+    assert said == f"{path}: band of 2 metric(s) (gemm, allreduce*): 2.000% and 5.000% -> 4.000%\n"
+    stored = load(path)
+    assert [one.metric.tolerance for one in stored.metrics.values()] == [0.04, 0.04]
+    assert (stored.log[0].who, stored.log[0].why) == ("A", "quiet")
+    again = decodegate("band", path, "--metric", "gemm", "--to", "4%", "--why", "x", code=3)
+    assert "the band of gemm is 4.000% already" in again
+    nothing = decodegate("band", path, "--metric", "gem", "--to", "4%", "--why", "x", code=3)
+    assert "no metric 'gem'; it holds the metrics gemm" in nothing
+
+
+def test_contract_adds_what_was_true_and_changes_nothing_that_was_said(root: Path, decodegate: Run) -> None:
+    path = put(root, both(session(1)))
+    words = ("--metric", "*", "--set", "clock_version=2", "--set", 'workload="gemm"', "--why", "x")
+    said = decodegate("contract", path, *words)
+    assert said == f"{path}: contract of 2 metric(s) (*): clock_version = 2, workload = 'gemm'\n"
+    now = {"clock": "cuda_event", "clock_version": 2, "workload": "gemm"}
+    assert [one.metric.contract for one in load(path).metrics.values()] == [now, now]
+
+    before = path.read_bytes()
+    refused = decodegate("contract", path, "--metric", "gemm", "--set", "clock_version=3", "--why", "x", code=3)
+    assert "'gemm' was recorded with contract.clock_version 2, and no edit can make that 3; record it again" in refused
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["band", "--to", "4"], ["contract", "--set", "clock=cuda_event"]], ids=str)
+def test_a_band_or_field_that_is_none_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str]
+) -> None:
+    path = put(root, baseline(1, session(1)))
+    with pytest.raises(SystemExit):
+        main(["baselines", words[0], str(path), "--metric", "*", "--why", "x", *words[1:]])
+
+    said = capsys.readouterr().err
+    assert "write for example '3%'" in said or "write clock_version=2" in said
+
+
+OLD_FILE = Path(__file__).parent / "data" / "baseline_schema2.json"
+
+
+def test_rewrite_takes_a_file_of_the_schema_before_once_and_logs_it(root: Path, decodegate: Run) -> None:
+    path = root / "NVIDIA-H200-x1" / "0001_old.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(OLD_FILE.read_bytes())
+    old = json.loads(OLD_FILE.read_text())["benchmarks"][0]
+    assert "rewrite it once with `decodegate baselines rewrite FILE --why TEXT`" in decodegate(code=3)
+
+    said = decodegate("rewrite", path, "--why", "an update", "--who", "Ada")
+    assert said.startswith(f"{path}: rewritten from schema 2 to 3: samples in a sidecar, six digits; ")
+    rewritten = load(path)
+    (stored,) = rewritten.metrics.values()
+    (only,) = stored.sessions
+    (before,) = old["extra_info"]["sessions"]
+    assert dict(stored.metric.contract) == old["extra_info"]["contract"]
+    assert only.values == pytest.approx([one["value"] for one in before["replicates"]], rel=1e-5)
+    assert (only.id, only.recorded, only.commit) == (before["id"], before["recorded"], {})
+    assert (rewritten.log[-1].who, rewritten.log[-1].why) == ("Ada", "an update")
+    (line,) = sidecar(path).read_text().splitlines()
+    assert json.loads(line)["samples"] == [one["samples"] for one in before["replicates"]]
+
+    content = path.read_bytes()
+    assert "of schema 3, and only 2 is rewritten" in decodegate("rewrite", path, "--why", "x", code=3)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("damage", ["decodegate", "machine_info", "benchmarks"])
+def test_rewrite_refuses_what_is_no_file_of_that_schema(root: Path, decodegate: Run, damage: str) -> None:
+    path = root / "NVIDIA-H200-x1" / "0001_old.json"
+    path.parent.mkdir(parents=True)
+    document = json.loads(OLD_FILE.read_text())
+    del document[damage]
+    path.write_text(json.dumps(document))
+    assert "0001_old.json: no baseline of schema 2: KeyError" in decodegate("rewrite", path, "--why", "x", code=3)
+    assert json.loads(path.read_text()) == document

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from pytest_benchmark.stats import Stats
+from stored import sealed
 
 from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.condensed import rounded
 from pytest_decodegate.baseline.reader import parse
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.errors import BadInput
@@ -52,12 +54,13 @@ def test_stats_are_what_pytest_benchmark_computes(outside: Path) -> None:
     moe, tpot = written(some)["benchmarks"]
 
     stats = Stats()
-    for sample in some.metrics[MOE.name].data:
+    for sample in some.metrics[MOE.name].sessions[0].samples:
         stats.update(sample)
 
-    assert moe["stats"] == {**stats.as_dict(), "data": stats.data, "iterations": 1}
-    assert tpot["stats"]["max"] == pytest.approx(1 / 82.4)
-    assert tpot["extra_info"]["sessions"][0]["replicates"][0]["samples"][0] == 82.4
+    assert moe["stats"] == rounded({**stats.as_dict(), "iterations": 1})
+    assert moe["stats"]["rounds"] == 12
+    assert tpot["stats"]["max"] == pytest.approx(1 / 82.4, rel=1e-5)
+    assert tpot["extra_info"]["values"][0] == pytest.approx(82.4 * 1.003, rel=1e-6)
 
 
 def test_the_rest_is_what_readers_ask_for(outside: Path) -> None:
@@ -65,7 +68,7 @@ def test_the_rest_is_what_readers_ask_for(outside: Path) -> None:
     moe = document["benchmarks"][0]
 
     assert (moe["name"], moe["fullname"], moe["group"]) == (MOE.name, MOE.name, "kernel")
-    assert moe["options"]["timer"] == "cuda_event"
+    assert document["decodegate"]["metrics"][MOE.name]["contract"] == {"clock": "cuda_event"}
     assert document["commit_info"]["id"] == "unversioned"
     assert document["machine_info"]["gpus"] == GPUS
     assert document["machine_info"]["cpu"] == {"brand_raw": "EPYC"}
@@ -110,6 +113,6 @@ def test_an_edit_keeps_the_python_that_recorded_it(outside: Path) -> None:
     assert recorded["machine_info"]["python_version"] == "3.12.3"
 
     recorded["machine_info"] |= {"python_version": "3.12.9", "machine": "aarch64", "others": {"key": 1}}
-    info = written(parse(Path("b.json"), json.dumps(recorded).encode()))["machine_info"]
+    info = written(parse(Path("b.json"), sealed(recorded)))["machine_info"]
     assert (info["python_version"], info["machine"]) == ("3.12.9", "aarch64")
     assert info["system"] == recorded["machine_info"]["system"]

@@ -20,7 +20,7 @@ from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedServer, event, streaming, token
-from stored import CLASS, MOE, RATE, baseline, stored
+from stored import CLASS, MOE, RATE, baseline, sealed, stored
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.cli import main
@@ -119,7 +119,7 @@ def baseline_file(path: Path, factor: float, free: set[str] = FREE) -> Path:
     # What differs between two files is quoted, and confounds.
     written["decodegate"]["provenance"]["stack"]["vllm"] = f"{HOSTILE}{factor}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(poisoned(written, free)))
+    path.write_bytes(sealed(poisoned(written, free)))
     return path
 
 
@@ -157,7 +157,7 @@ def test_a_baseline_that_is_refused_is_quoted_harmlessly(tmp_path: Path, capsys:
         benchmark = document["benchmarks"][0]
         {
             "name": benchmark,
-            "unit": benchmark["extra_info"],
+            "unit": next(iter(document["decodegate"]["metrics"].values())),
             "key": document["decodegate"],
             "schema": document["decodegate"],
         }[place][HOSTILE if place == "key" else place] = HOSTILE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from stored import MOE, RATE, baseline, stored
 from strategies import json_values
 
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.baseline.selection import contrast
 from pytest_decodegate.compare.pairs import BaselinePair, compare_baselines
@@ -97,8 +97,8 @@ def test_what_is_no_telemetry_is_no_clock(strange: dict[str, Json]) -> None:
 
 def test_the_shipped_baseline_of_a_gpu_holds_clocks_that_can_be_compared() -> None:
     (path,) = SHIPPED.glob("NVIDIA-H200-x2-NVLink/0001_*.json")
-    benchmarks = {one["name"]: one for one in json.loads(path.read_text())["benchmarks"]}
-    recorded = benchmarks["tpot[c=1]"]["extra_info"]["sessions"][0]["telemetry"]
+    (session,) = load(path).metrics["tpot[c=1]"].sessions
+    recorded = dict(session.telemetry)
 
     assert shift(recorded, telemetry(gpu(1980), gpu(1980))) is None
     found = shift(recorded, telemetry(gpu(1980), gpu(1500)))

@@ -123,7 +123,7 @@ def test_what_moved_gates_a_host_of_one_card(tmp_path: Path) -> None:
     found = Store(tmp_path).select(one.machine_class, of(one), frozenset(), "gemm")
     assert found.baseline is not None
     assert (found.fit, found.baseline.path.name) == ("same", "0001_stack.json")
-    assert found.baseline.metrics["gemm"].sessions[0].values == GEMM.sessions[0].values
+    assert found.baseline.metrics["gemm"].sessions[0].values == pytest.approx(GEMM.sessions[0].values, rel=1e-5)
 
 
 def test_both_files_say_who_moved_what_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,9 +141,9 @@ def test_it_survives_a_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def edited(change: Mapping[str, Any]) -> bytes:
-    """The file with keys of its first session set, or removed where the value is None."""
+    """The file with keys of its first recording set, or removed where the value is None."""
     document = json.loads(FILE.read_text())
-    session = document["benchmarks"][0]["extra_info"]["sessions"][0]
+    session = document["benchmarks"][0]["extra_info"]
     for key, value in change.items():
         session.pop(key, None)
         session.update({key: value} if value is not None else {})
@@ -151,19 +151,19 @@ def edited(change: Mapping[str, Any]) -> bytes:
     return json.dumps(document).encode()
 
 
-REPLICATE = {"samples": [0.0121], "value": 0.0121, "facts": {}}
+VALUES = [0.0121]
 
 
 @pytest.mark.parametrize(
     ("change", "pointer", "reason"),
     [
-        ({"point": None}, "/benchmarks/0/extra_info/sessions/0/point", "only published figures are points"),
-        ({"level": "gang"}, "/benchmarks/0/extra_info/sessions/0/point", "only published figures are points"),
-        ({"replicates": [REPLICATE]}, "/benchmarks/0/extra_info/sessions/0/replicates", "a published figure has none"),
-        ({"level": "gang", "point": None}, "/benchmarks/0/extra_info/sessions/0/replicates", "nothing was measured"),
-        ({"point": 0.013}, "/benchmarks/0/stats/data/0", "edited by hand"),
+        ({"point": None}, "/benchmarks/0/extra_info/point", "only published figures are points"),
+        ({"level": "gang"}, "/benchmarks/0/extra_info/point", "only published figures are points"),
+        ({"values": VALUES}, "/benchmarks/0/extra_info/values", "a published figure has none"),
+        ({"level": "gang", "point": None}, "/benchmarks/0/extra_info/values", "nothing was measured"),
+        ({"point": 0.013}, "/decodegate/digest", "edited by hand"),
         (
-            {"level": "gang", "point": None, "replicates": [REPLICATE]},
+            {"level": "gang", "point": None, "values": VALUES},
             "/decodegate/published",
             "a file is published as a whole",
         ),

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 from stack_baselines import GEMM, H200, NCCL, baseline, measured, run_of, session
+from stored import kept
 
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.store import Store
@@ -142,5 +143,5 @@ def test_a_baseline_file_round_trips_through_the_folder(store: Store) -> None:
     written.path.parent.mkdir(parents=True)
     written.path.write_bytes(dumps(written))
 
-    assert store.load_all(H200) == [written]
+    assert store.load_all(H200) == [kept(written)]
     assert store.classes() == [H200]

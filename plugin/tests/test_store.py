@@ -16,6 +16,7 @@ from recordings import GEMM, H200, OLD, measured
 from writers import at_once
 
 from pytest_decodegate.baseline.reader import load
+from pytest_decodegate.baseline.samples import sidecar
 from pytest_decodegate.baseline.selection import contrast
 from pytest_decodegate.baseline.store import Store, path_component
 from pytest_decodegate.errors import BadInput
@@ -50,7 +51,7 @@ def test_the_first_recording_makes_number_one(store: Store) -> None:
     assert (baseline.machine_class, baseline.label) == (H200, "vllm 0.26")
     assert baseline.provenance == replace(OLD, telemetry={})
     (session,) = baseline.metrics["gemm"].sessions
-    assert (session.id, session.level, session.replicates) == ("s1", "process", measured().replicates)
+    assert (session.id, session.level, session.values) == ("s1", "process", (1.005e-5, 1.02e-5))
     assert session.telemetry == {"temperature_c": 40}
 
 
@@ -78,7 +79,7 @@ def test_a_metric_recorded_twice_in_a_session_keeps_the_later_value(store: Store
     path = record(store, OLD, measured(value=3e-5), "s1")
 
     sessions = load(path).metrics["gemm"].sessions
-    assert [(session.id, session.replicates[0].samples[0]) for session in sessions] == [("s1", 3e-5), ("s2", 2e-5)]
+    assert [(session.id, session.values[1]) for session in sessions] == [("s1", 3.06e-5), ("s2", 2.04e-5)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_other_files_are_not_ours(store: Store) -> None:
 
 def test_an_invalid_file_is_refused_and_not_touched(store: Store) -> None:
     path = record(store, OLD)
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 9'))
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 9'))
     before = path.read_bytes()
 
     with pytest.raises(BadInput, match="/decodegate/schema: version 9"):
@@ -190,7 +191,7 @@ def test_names_never_become_paths(store: Store, text: str) -> None:
 def test_what_could_not_be_read_is_not_written(store: Store) -> None:
     with pytest.raises(BadInput, match="metric 'gemm': no replicate was measured"):
         record(store, OLD, Measurement(GEMM, (), "process"))
-    with pytest.raises(BadInput, match="/benchmarks/0/extra_info/sessions/0/id: "):
+    with pytest.raises(BadInput, match="/benchmarks/0/extra_info/session: "):
         record(store, OLD, session="")
 
     assert names(store) == []
@@ -214,7 +215,7 @@ def test_a_full_disk_leaves_the_old_file_whole(store: Store, monkeypatch: pytest
         record(store, OLD, session="s2")
 
     assert path.read_bytes() == before
-    assert [child.name for child in path.parent.iterdir()] == [path.name]
+    assert sorted(child.name for child in path.parent.iterdir()) == [path.name, sidecar(path).name]
 
 
 def test_a_read_only_folder_is_an_error_that_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ def test_a_kill_before_the_rename_leaves_the_old_file_whole(store: Store) -> Non
     # The lock died with its holder, and the next writer reuses the temporary file.
     record(store, OLD, session="s2")
     assert len(load(path).metrics["gemm"].sessions) == 2
-    assert [child.name for child in path.parent.iterdir()] == [path.name]
+    assert sorted(child.name for child in path.parent.iterdir()) == [path.name, sidecar(path).name]
 
 
 def test_two_processes_recording_at_once_lose_nothing(store: Store) -> None:

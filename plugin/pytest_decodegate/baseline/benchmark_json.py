@@ -1,51 +1,78 @@
 """`dumps` writes a baseline as a file that pytest-benchmark and the readers of its JSON understand.
 
-The promise: `stats` is in seconds per unit, so that a slowdown is a slowdown for every reader, and all fields are
-pytest-benchmark's own, computed by its own class. Native units and processes lie in `extra_info`, which the gate reads.
+The promise: each recording of a metric is a benchmark of its own, on one line. Its `stats` are in seconds per unit, so
+that a slowdown is a slowdown for every reader, and all of pytest-benchmark's own fields, by its own class. What
+the gate reads lies in `extra_info` (process values in native units) and in the object `decodegate`: a metric's identity
+and what was the same for a whole session stand there once. So a new session adds one line a metric.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 from ..errors import BadInput
-from ..metric import Json, Replicate
+from ..metric import Json, Metric
+from .condensed import condensed
 from .schema import RECORDER_FIELDS, SCHEMA, Baseline, Session, StoredMetric
+from .seal import digest
+
+UNKNOWN_COMMIT: Final[Mapping[str, Json]] = {
+    "id": "unversioned",
+    "time": None,
+    "author_time": None,
+    "dirty": False,
+    "project": "unknown",
+    "branch": "(unknown)",
+}
+"""What pytest-benchmark says where there is no repository."""
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
+_EXPANDED: Final = {"decodegate": 2, "benchmarks": 1}
+"""By field of the file: how many levels of it are laid out over lines; the rest of each is one line."""
 
 
 def dumps(baseline: Baseline) -> bytes:
-    """The file of `baseline`, strict JSON in UTF-8; raises BadInput where a fact or setting is no JSON value.
-
-    `commit_info` describes the repository around the current directory, or says "unversioned".
-    """
-    import pytest_benchmark
-    from pytest_benchmark.utils import get_commit_info
-
-    document = {
-        "machine_info": _machine_info(baseline),
-        "commit_info": get_commit_info(),
-        "benchmarks": [entry(stored) for stored in baseline.metrics.values()],
-        "datetime": (baseline.newest.recorded if baseline.newest else "") or _EPOCH,
-        "version": pytest_benchmark.__version__,
-        "decodegate": {
-            "schema": SCHEMA,
-            "machine_class": baseline.machine_class,
-            "label": baseline.label,
-            "provenance": baseline.provenance.to_json(),
-            "log": [asdict(entry) for entry in baseline.log],
-            **({"published": baseline.published} if baseline.published else {}),
-        },
-    }
+    """The file of `baseline`, strict JSON in UTF-8; raises BadInput where a fact or setting is no JSON value."""
+    kept = replace(baseline, metrics={name: condensed(stored) for name, stored in baseline.metrics.items()})
     try:
-        return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+        document = json.loads(json.dumps(_document(kept), allow_nan=False))
+        document["decodegate"]["digest"] = digest(document)
+        return (_laid_out_file(document) + "\n").encode()
     except (TypeError, ValueError) as error:
         raise BadInput(f"{baseline.path}: something to record is no JSON value: {error}") from error
+
+
+def _document(baseline: Baseline) -> dict[str, Any]:
+    import pytest_benchmark
+
+    newest = baseline.newest
+    sessions = _sessions(baseline)
+    return {
+        "version": pytest_benchmark.__version__,
+        "datetime": (newest.recorded if newest else "") or _EPOCH,
+        "commit_info": dict((newest.commit if newest else {}) or UNKNOWN_COMMIT),
+        "machine_info": _machine_info(baseline),
+        "decodegate": {
+            "schema": SCHEMA,
+            "digest": "",
+            "machine_class": baseline.machine_class,
+            "label": baseline.label,
+            **({"published": baseline.published} if baseline.published else {}),
+            "provenance": baseline.provenance.to_json(),
+            "metrics": {name: _metric(stored) for name, stored in baseline.metrics.items()},
+            "sessions": sessions,
+            "log": [asdict(entry) for entry in baseline.log],
+        },
+        "benchmarks": [
+            _benchmark(stored.metric, session, sessions[session.id])
+            for stored in baseline.metrics.values()
+            for session in stored.sessions
+        ],
+    }
 
 
 def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
@@ -64,9 +91,42 @@ def _machine_info(baseline: Baseline) -> Mapping[str, Json]:
     }
 
 
-def entry(stored: StoredMetric) -> dict[str, Any]:
-    """One metric as pytest-benchmark's JSON has it, our own fields under `extra_info`."""
+def _metric(stored: StoredMetric) -> dict[str, Json]:
+    """The identity of a metric, its band, and from which session on a new level was accepted."""
     metric = stored.metric
+    return {
+        "unit": metric.unit,
+        "better": metric.better,
+        "kind": metric.kind,
+        "tolerance": metric.tolerance,
+        **({} if stored.accepted is None else {"accepted": stored.accepted}),
+        "contract": dict(metric.contract),
+    }
+
+
+def _sessions(baseline: Baseline) -> dict[str, dict[str, Json]]:
+    """By session what is the same for all its metrics: the commit, and each field of the telemetry that all have."""
+    by_id: dict[str, list[Session]] = {}
+    for stored in baseline.metrics.values():
+        for session in stored.sessions:
+            by_id.setdefault(session.id, []).append(session)
+
+    return {name: _shared(sessions) for name, sessions in by_id.items()}
+
+
+def _shared(sessions: Sequence[Session]) -> dict[str, Json]:
+    first, *others = sessions
+    telemetry = {
+        name: value
+        for name, value in first.telemetry.items()
+        if all(name in other.telemetry and other.telemetry[name] == value for other in others)
+    }
+    same = all(other.commit == first.commit for other in others)
+    return {"commit": dict(first.commit) if same else {}, "telemetry": telemetry}
+
+
+def benchmark(metric: Metric) -> dict[str, Any]:
+    """A metric as pytest-benchmark has it, without what was measured."""
     return {
         "group": metric.kind,
         "name": metric.name,
@@ -74,56 +134,44 @@ def entry(stored: StoredMetric) -> dict[str, Any]:
         "fullname": metric.name,
         "params": None,
         "param": None,
-        "extra_info": {
-            "unit": metric.unit,
-            "better": metric.better,
-            "kind": metric.kind,
-            "tolerance": metric.tolerance,
-            "contract": dict(metric.contract),
-            "accepted": stored.accepted,
-            "sessions": [_session(session) for session in stored.sessions],
-        },
-        "options": {
-            "disable_gc": False,
-            "timer": str(metric.contract.get("clock", "unknown")),
-            "min_rounds": 1,
-            "max_time": 0.0,
-            "min_time": 0.0,
-            "precision": None,
-            "confidence": None,
-            "warmup": False,
-        },
-        "stats": _stats(stored.data),
     }
 
 
-def _session(session: Session) -> Mapping[str, Json]:
+def _benchmark(metric: Metric, session: Session, shared: Mapping[str, Any]) -> dict[str, Any]:
+    own = {name: value for name, value in session.telemetry.items() if name not in shared["telemetry"]}
+    facts = [dict(replicate.facts) for replicate in session.replicates]
     return {
-        "id": session.id,
-        "recorded": session.recorded,
-        "level": session.level,
-        "telemetry": dict(session.telemetry),
-        **_measured(session),
+        **benchmark(metric),
+        "extra_info": {
+            "session": session.id,
+            "recorded": session.recorded,
+            "level": session.level,
+            # A published figure stands alone: nothing may look as if replicates were behind it.
+            **({"point": session.point} if session.point is not None else {"values": list(session.values)}),
+            **({"facts": facts} if any(facts) else {}),
+            **({"telemetry": own} if own else {}),
+            **({"commit": dict(session.commit)} if session.commit != shared["commit"] else {}),
+        },
+        "stats": dict(session.stats),
     }
 
 
-def _measured(session: Session) -> Mapping[str, Json]:
-    """A published figure stands alone: nothing may look as if samples were behind it."""
-    if session.point is not None:
-        return {"point": session.point}
-
-    return {"replicates": [_replicate(replicate) for replicate in session.replicates]}
+def _laid_out_file(document: Mapping[str, Any]) -> str:
+    fields = (f" {json.dumps(name)}: {_laid_out(value, _EXPANDED.get(name, 0), 1)}" for name, value in document.items())
+    return "{\n" + ",\n".join(fields) + "\n}"
 
 
-def _replicate(replicate: Replicate) -> Json:
-    return {"value": replicate.value, "samples": list(replicate.samples), "facts": dict(replicate.facts)}
+def _laid_out(value: Any, levels: int, depth: int) -> str:
+    """`value` as JSON: containers of the first `levels` levels over lines, indented by `depth`, the rest on one."""
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
+    indent, inner = " " * (depth + 1), (levels - 1, depth + 1)
+    if isinstance(value, dict):
+        named = ((json.dumps(name, ensure_ascii=False), _laid_out(item, *inner)) for name, item in value.items())
+        lines = [f"{indent}{name}: {item}" for name, item in named]
+    else:
+        lines = [f"{indent}{_laid_out(item, *inner)}" for item in value]
 
-def _stats(data: list[float]) -> Mapping[str, object]:
-    from pytest_benchmark.stats import Stats
-
-    stats = Stats()
-    for seconds in data:
-        stats.update(seconds)
-
-    return {**stats.as_dict(), "data": data, "iterations": 1}
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * depth}{closing}"

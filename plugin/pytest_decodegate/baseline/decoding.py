@@ -12,73 +12,86 @@ import msgspec
 
 from ..metric import Kind, Level
 from ..printable import printable_values
-from .schema import SCHEMA
+from .schema import REWRITTEN, SCHEMA
 
 MOST_DEPTH = 40
 """The format needs ten levels; contracts and facts of the user lie below them."""
 
-_OPEN_DEPTH = 8  # levels above the deepest open object, /benchmarks/0/extra_info/sessions/0/replicates/0/facts
+_OPEN_DEPTH = 5  # levels above the deepest open object, /benchmarks/0/extra_info/facts/0
+
+_REWRITE = "rewrite it once with `decodegate baselines rewrite FILE --why TEXT`"
 
 _ESCAPED = re.compile(rb"\\[bfnrtu]")
 _BEGINS_A_COMMAND = re.compile(rb'"\s*::')
 
 # Nothing real lies outside, and inside no sum, square or inverse leaves the range of a float.
 _Positive = Annotated[float, msgspec.Meta(gt=1e-30, lt=1e30)]
+_Spread = Annotated[float, msgspec.Meta(ge=0, lt=1e30)]
 
 
-class ReplicateEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A replicate in a file: one process and its samples, in the metric's unit."""
+class MeasuredEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A session of one metric in a file: process values in the metric's unit, or the point of a published figure.
 
-    samples: Annotated[tuple[_Positive, ...], msgspec.Meta(min_length=1)]
-    value: _Positive
-    facts: dict[str, Any]
+    facts: of each replicate, or none at all. telemetry, commit: as far as they are not the whole session's.
+    """
 
-
-class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A session in a file: replicates, or the point of a published figure."""
-
-    id: Annotated[str, msgspec.Meta(min_length=1)]
+    session: Annotated[str, msgspec.Meta(min_length=1)]
     recorded: str
     level: Level
-    telemetry: dict[str, Any]
-    replicates: list[ReplicateEntry] = []
+    values: tuple[_Positive, ...] = ()
     point: _Positive | None = None
+    facts: list[dict[str, Any]] = []
+    telemetry: dict[str, Any] = {}
+    commit: dict[str, Any] = {}
 
 
-class ExtraInfo(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of a metric that the gate reads."""
+class Stats(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The statistics of all samples that other readers read, in seconds."""
+
+    min: _Positive
+    max: _Positive
+    mean: _Positive
+    stddev: _Spread
+    rounds: Annotated[int, msgspec.Meta(ge=1)]
+    median: _Positive
+    iqr: _Spread
+    q1: _Positive
+    q3: _Positive
+    iqr_outliers: int
+    stddev_outliers: int
+    outliers: str
+    ld15iqr: _Positive
+    hd15iqr: _Positive
+    ops: _Positive
+    total: _Positive
+    iterations: int
+
+
+class Benchmark(msgspec.Struct, gc=False):
+    """A session of one metric in a file, as pytest-benchmark has it."""
+
+    name: str
+    fullname: str
+    extra_info: MeasuredEntry
+    stats: Stats
+
+
+class MetricEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The identity of a metric in a file, its band, and the session from which on a new level was accepted."""
 
     unit: str
     better: str
     kind: Kind
     tolerance: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     contract: dict[str, Any]
-    accepted: str | None
-    sessions: Annotated[list[SessionEntry], msgspec.Meta(min_length=1)]
+    accepted: str | None = None
 
 
-class Stats(msgspec.Struct, gc=False):
-    """The statistics that other readers read, in seconds; `data` holds all samples and is decoded only on demand."""
+class SessionEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What a file says once of a session: what was the same for all its metrics."""
 
-    min: _Positive
-    max: _Positive
-    mean: _Positive
-    median: _Positive
-    stddev: Annotated[float, msgspec.Meta(ge=0)]
-    total: _Positive
-    ops: _Positive
-    rounds: int
-    iterations: int
-    data: msgspec.Raw
-
-
-class Benchmark(msgspec.Struct, gc=False):
-    """A metric in a file, as pytest-benchmark has it."""
-
-    name: str
-    fullname: str
-    extra_info: ExtraInfo
-    stats: Stats
+    commit: dict[str, Any]
+    telemetry: dict[str, Any]
 
 
 class LogLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,9 +107,12 @@ class DecodegateFields(msgspec.Struct, forbid_unknown_fields=True):
     """The object `decodegate` of a file: all that pytest-benchmark has no field for."""
 
     schema: int
+    digest: str
     machine_class: Annotated[str, msgspec.Meta(min_length=1)]
     label: str
     provenance: dict[str, Any]
+    metrics: dict[str, MetricEntry]
+    sessions: dict[str, SessionEntry]
     log: list[LogLine]
     published: str = ""
 
@@ -140,14 +156,6 @@ def _perhaps_unseen(content: bytes) -> bool:
     return b"::" in content and _BEGINS_A_COMMAND.search(content) is not None
 
 
-def samples_of(raw: msgspec.Raw, pointer: str) -> list[float]:
-    """The values of `Stats.data`, which lies at `pointer`; raises Refusal where they are no samples."""
-    try:
-        return msgspec.json.decode(raw, type=list[_Positive])
-    except msgspec.ValidationError as error:
-        _refuse_shape(json.loads(bytes(raw)), error, pointer)
-
-
 def _decoded(content: bytes) -> File | None:
     """The file if it is of this version and shape; else None, and `_walked`, ten times as slow, knows what is wrong."""
     try:
@@ -162,11 +170,12 @@ def _decoded(content: bytes) -> File | None:
 def _open_objects(file: File) -> Iterator[dict[str, Any]]:
     """Objects whose keys the format leaves open."""
     yield file.decodegate.provenance
+    for metric in file.decodegate.metrics.values():
+        yield metric.contract
+    for session in file.decodegate.sessions.values():
+        yield from (session.commit, session.telemetry)
     for entry in file.benchmarks:
-        yield entry.extra_info.contract
-        for session in entry.extra_info.sessions:
-            yield session.telemetry
-            yield from [replicate.facts for replicate in session.replicates if replicate.facts]
+        yield from (entry.extra_info.commit, entry.extra_info.telemetry, *entry.extra_info.facts)
 
 
 def _depth(value: Any) -> int:
@@ -193,7 +202,8 @@ def _check_head(document: Any) -> None:
         raise Refusal("/decodegate", reason)
     if fields.get("schema") != SCHEMA:
         reason = f"version {fields.get('schema')!r} is not {SCHEMA}, the only one that this decodegate reads; "
-        reason += "update decodegate, or record the baseline again"
+        old = fields.get("schema") == REWRITTEN
+        reason += _REWRITE if old else "update decodegate, or record the baseline again"
         raise Refusal("/decodegate/schema", reason)
 
 
@@ -219,13 +229,30 @@ def _escaped(key: str | int) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def _refuse_shape(document: Any, error: msgspec.ValidationError, above: str = "") -> NoReturn:
-    """Turn "... - at `$.benchmarks[3].stats.min`" into a pointer below `above` and quote what stands there."""
+_NAMED: dict[str, type[MetricEntry] | type[SessionEntry]] = {"metrics": MetricEntry, "sessions": SessionEntry}
+"""The objects of `decodegate` whose keys are names; msgspec does not say which one it means."""
+
+
+def _misshapen(entries: dict[str, Any], shape: type[MetricEntry] | type[SessionEntry]) -> str:
+    """The first key of `entries` under which no `shape` stands."""
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(entry, shape)
+        except msgspec.ValidationError:
+            return name
+
+    raise AssertionError(f"all of {len(entries)} are well-formed")
+
+
+def _refuse_shape(document: Any, error: msgspec.ValidationError) -> NoReturn:
+    """Turn "... - at `$.benchmarks[3].stats.min`" into a pointer and quote what stands there."""
     reason, _, place = str(error).partition(" - at `$")
-    keys = re.findall(r"[^.\[\]`]+", place)
+    keys: list[str] = []
     found = document
-    for key in keys:
+    for said in re.findall(r"\.\.\.|[^.\[\]`]+", place):
+        key = _misshapen(found, _NAMED[keys[-1]]) if said == "..." else said
+        keys.append(key)
         found = found[int(key) if isinstance(found, list) else key]
 
     quoted = f", found {found!r:.80}" if isinstance(found, str | int | float | None) else ""
-    raise Refusal(above + "".join(f"/{key}" for key in keys) or "/", reason + quoted)
+    raise Refusal("".join(f"/{key}" for key in keys) or "/", reason + quoted)

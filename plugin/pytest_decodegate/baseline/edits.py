@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ..errors import BadInput
 from ..machine.provenance import differences
-from ..metric import literal_brackets
+from ..metric import Json, literal_brackets
 from .schema import Baseline, Session, StoredMetric
 
 
@@ -91,6 +91,44 @@ def joined(target: Baseline, source: Baseline) -> Baseline:
     return replace(target, metrics=metrics, log=log)
 
 
+def set_band(baseline: Baseline, patterns: Sequence[str], tolerance: float) -> tuple[Baseline, str]:
+    """Set the band of metrics that match any of `patterns`; raises BadInput when none matches or none changes."""
+    chosen = _chosen(baseline, patterns)
+    old = sorted({stored.metric.tolerance for stored in chosen.values()} - {tolerance})
+    if not old:
+        raise BadInput(f"{baseline.path}: the band of {', '.join(patterns)} is {tolerance:.3%} already")
+
+    changed = {
+        name: replace(stored, metric=replace(stored.metric, tolerance=tolerance)) for name, stored in chosen.items()
+    }
+    before = " and ".join(f"{band:.3%}" for band in old)
+    said = f"band of {len(changed)} metric(s) ({', '.join(patterns)}): {before} -> {tolerance:.3%}"
+    return replace(baseline, metrics={**baseline.metrics, **changed}), said
+
+
+def set_contract(baseline: Baseline, patterns: Sequence[str], fields: Mapping[str, Json]) -> tuple[Baseline, str]:
+    """Add `fields` to the contracts of metrics that match any of `patterns`: what was true of them, and is not told.
+
+    Raises BadInput when none matches, or when a contract says something else already: that is another measurement.
+    """
+    chosen = _chosen(baseline, patterns)
+    for name, stored in chosen.items():
+        for key, value in fields.items():
+            if stored.metric.contract.get(key, value) != value:
+                raise BadInput(
+                    f"{baseline.path}: {name!r} was recorded with contract.{key} {stored.metric.contract[key]!r}, and "
+                    f"no edit can make that {value!r}; record it again, or choose other metrics"
+                )
+
+    changed = {
+        name: replace(stored, metric=replace(stored.metric, contract={**stored.metric.contract, **fields}))
+        for name, stored in chosen.items()
+    }
+    added = ", ".join(f"{key} = {value!r}" for key, value in fields.items())
+    said = f"contract of {len(changed)} metric(s) ({', '.join(patterns)}): {added}"
+    return replace(baseline, metrics={**baseline.metrics, **changed}), said
+
+
 def new_band(stored: StoredMetric | None, tolerance: float) -> str | None:
     """The change of a stored metric's band by a recording with `tolerance`, in words; None if there is none."""
     if stored is None or stored.metric.tolerance == tolerance:
@@ -140,6 +178,19 @@ def _later_acceptance(target: StoredMetric, source: StoredMetric, sessions: Sequ
 def _session_id(stored: StoredMetric, since: str | None) -> str:
     newest = max(stored.sessions, key=lambda session: session.instant)
     return since if since is not None else newest.id
+
+
+def _chosen(baseline: Baseline, patterns: Sequence[str]) -> Mapping[str, StoredMetric]:
+    """The metrics that match any of the patterns; raises BadInput for a pattern that none matches."""
+    chosen: dict[str, StoredMetric] = {}
+    for pattern in patterns:
+        found = _matching(baseline, pattern)
+        if not found:
+            raise BadInput(f"{baseline.path}: no metric {pattern!r}; {_inventory(baseline)}")
+
+        chosen |= found
+
+    return chosen
 
 
 def _matching(baseline: Baseline, metric: str) -> Mapping[str, StoredMetric]:

@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from ..errors import BadInput
 from ..machine.provenance import Provenance
 from ..metric import UNITS, Metric, Replicate
 from . import decoding
-from .consistency import check_stats, process_value
 from .decoding import Refusal
 from .schema import RECORDER_FIELDS, Baseline, LogEntry, Session, StoredMetric
+from .seal import digest
 
 REMEDY = (
     "restore the file from version control, or move it away and record again with `pytest -m perf --perf-record=all`"
 )
 
 MOST_BYTES = 90 * 2**20
-"""Ten thousand metrics of five replicates with twenty samples take 75 MiB; what is larger is not read at all."""
+"""Ten thousand metrics of five sessions take 50 MiB; what is larger is not read at all."""
 
 
-def load(path: Path, *, statistics: bool = True) -> Baseline:
+def load(path: Path, *, sealed: bool = True) -> Baseline:
     """Read and check a baseline file; raises BadInput with path, JSON pointer, reason and what to do.
 
-    statistics: also check that `stats`, which the file holds for other readers, follows from the samples. No verdict
-    rests on it, and it is half of the work, so that whoever only compares may leave it at its shape.
+    sealed: whether its digest must be that of its content, as for every use of a file but sealing it again.
     """
+    return parse(path, content_of(path), sealed=sealed)
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of the file `path`, at most one more than a baseline may have; raises BadInput where it cannot."""
     try:
-        content = _read(path)
+        return _read(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
 
-    return parse(path, content, statistics=statistics)
 
-
-def parse(path: Path, content: bytes, *, statistics: bool = True) -> Baseline:
+def parse(path: Path, content: bytes, *, sealed: bool = True) -> Baseline:
     """The baseline that `content` of the file `path` says; raises BadInput as `load` does."""
     if len(content) > MOST_BYTES:
         raise BadInput(
@@ -46,11 +52,26 @@ def parse(path: Path, content: bytes, *, statistics: bool = True) -> Baseline:
         )
 
     try:
-        return _baseline(path, decoding.decode(content), statistics=statistics)
+        baseline = _baseline(path, decoding.decode(content))
+        if sealed:
+            _check_seal(path, json.loads(content.decode()))
     except Refusal as refusal:
         raise BadInput(f"{path}: {refusal}; {REMEDY}") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON, perhaps cut short: {error}; {REMEDY}") from error
+
+    return baseline
+
+
+def _check_seal(path: Path, document: Mapping[str, Any]) -> None:
+    """Raise BadInput unless the digest of the file is that of its content."""
+    held, found = document["decodegate"]["digest"], digest(document)
+    if held != found:
+        raise BadInput(
+            f"{path}: /decodegate/digest: {held:.12} is not that of the content, {found:.12}: edited by hand, or "
+            "merged by git. Restore it from version control and use `decodegate baselines`, whose edits are logged; "
+            f"if all of it is meant, accept it with `decodegate baselines reseal {path} --why TEXT`"
+        )
 
 
 def _read(path: Path) -> bytes:
@@ -63,14 +84,14 @@ def _read(path: Path) -> bytes:
         return stream.read(MOST_BYTES + 1)
 
 
-def _baseline(path: Path, file: decoding.File, *, statistics: bool) -> Baseline:
+def _baseline(path: Path, file: decoding.File) -> Baseline:
     try:
         provenance = Provenance.from_json(file.decodegate.provenance)
     except BadInput as error:
         raise Refusal("/decodegate/provenance", str(error)) from None
 
     fields = file.decodegate
-    metrics = _metrics(file.benchmarks, statistics=statistics)
+    metrics = _metrics(file)
     _check_published(fields.published, metrics)
     return Baseline(
         path=path,
@@ -99,80 +120,98 @@ def _log(entries: Sequence[decoding.LogLine]) -> Iterator[LogEntry]:
         yield LogEntry(entry.when, entry.who, entry.what, entry.why)
 
 
-def _metrics(benchmarks: Sequence[decoding.Benchmark], *, statistics: bool) -> dict[str, StoredMetric]:
-    metrics: dict[str, StoredMetric] = {}
-    for index, entry in enumerate(benchmarks):
+def _metrics(file: decoding.File) -> dict[str, StoredMetric]:
+    recordings = _recordings(file)
+    return {name: _stored(name, entry, recordings.get(name, ())) for name, entry in file.decodegate.metrics.items()}
+
+
+def _recordings(file: decoding.File) -> dict[str, list[Session]]:
+    """The sessions by metric, in the order of the file."""
+    found: dict[str, list[Session]] = {}
+    for index, entry in enumerate(file.benchmarks):
         pointer = f"/benchmarks/{index}"
-        if entry.name in metrics:
-            raise Refusal(f"{pointer}/name", f"metric {entry.name!r} occurs twice")
+        if entry.name not in file.decodegate.metrics:
+            raise Refusal(f"{pointer}/name", f"{entry.name!r} is none of /decodegate/metrics")
+        if entry.fullname != entry.name:
+            raise Refusal(f"{pointer}/fullname", f"{entry.fullname!r} is not the name {entry.name!r}")
 
-        metrics[entry.name] = _stored(entry, pointer, statistics=statistics)
+        sessions = found.setdefault(entry.name, [])
+        sessions.append(_session(entry, file.decodegate.sessions, sessions, pointer))
 
-    return metrics
-
-
-def _stored(entry: decoding.Benchmark, pointer: str, *, statistics: bool) -> StoredMetric:
-    extra = entry.extra_info
-    stored = StoredMetric(_metric(entry, pointer), tuple(_sessions(extra, f"{pointer}/extra_info")), extra.accepted)
-    if extra.accepted is not None and extra.accepted not in [session.id for session in stored.sessions]:
-        raise Refusal(f"{pointer}/extra_info/accepted", f"{extra.accepted!r} is the id of no session")
-    if entry.fullname != entry.name:
-        raise Refusal(f"{pointer}/fullname", f"{entry.fullname!r} is not the name {entry.name!r}")
-
-    if statistics:
-        check_stats(entry.stats, stored.data, f"{pointer}/stats")
-
-    return stored
+    return found
 
 
-def _metric(entry: decoding.Benchmark, pointer: str) -> Metric:
-    extra = entry.extra_info
-    if extra.unit not in UNITS:
-        reason = f"unknown unit {extra.unit!r}; known units are {', '.join(UNITS)}"
-        raise Refusal(f"{pointer}/extra_info/unit", reason)
-    if extra.better != UNITS[extra.unit]:
-        reason = f"{extra.better!r}, but {UNITS[extra.unit]!r} is better for {extra.unit!r}"
-        raise Refusal(f"{pointer}/extra_info/better", reason)
+def _stored(name: str, entry: decoding.MetricEntry, sessions: Sequence[Session]) -> StoredMetric:
+    pointer = f"/decodegate/metrics/{name}"
+    if not sessions:
+        raise Refusal(pointer, "no benchmark has this name, so nothing was measured")
+    if entry.accepted is not None and entry.accepted not in [session.id for session in sessions]:
+        raise Refusal(f"{pointer}/accepted", f"{entry.accepted!r} is the id of no session")
+
+    return StoredMetric(_metric(name, entry, pointer), tuple(sessions), entry.accepted)
+
+
+def _metric(name: str, entry: decoding.MetricEntry, pointer: str) -> Metric:
+    if entry.unit not in UNITS:
+        raise Refusal(f"{pointer}/unit", f"unknown unit {entry.unit!r}; known units are {', '.join(UNITS)}")
+    if entry.better != UNITS[entry.unit]:
+        reason = f"{entry.better!r}, but {UNITS[entry.unit]!r} is better for {entry.unit!r}"
+        raise Refusal(f"{pointer}/better", reason)
 
     try:
-        return Metric(entry.name, extra.unit, extra.kind, extra.tolerance, extra.contract)
+        return Metric(name, entry.unit, entry.kind, entry.tolerance, entry.contract)
     except BadInput as error:
-        raise Refusal(f"{pointer}/name", str(error)) from None
+        raise Refusal(pointer, str(error)) from None
 
 
-def _sessions(extra: decoding.ExtraInfo, pointer: str) -> Iterator[Session]:
-    known: set[str] = set()
-    for index, entry in enumerate(extra.sessions):
-        here = f"{pointer}/sessions/{index}"
-        if entry.id in known:
-            raise Refusal(f"{here}/id", f"session {entry.id!r} occurs twice")
-        if entry.level != extra.sessions[0].level:
-            raise Refusal(f"{here}/level", f"{entry.level!r} differs from {extra.sessions[0].level!r} of the first")
-        if entry.recorded and not _is_instant(entry.recorded):
-            raise Refusal(f"{here}/recorded", f"{entry.recorded!r} is no ISO 8601 time with an offset")
+def _session(
+    entry: decoding.Benchmark,
+    shared: Mapping[str, decoding.SessionEntry],
+    earlier: Sequence[Session],
+    pointer: str,
+) -> Session:
+    recording, here = entry.extra_info, f"{pointer}/extra_info"
+    if recording.session not in shared:
+        raise Refusal(f"{here}/session", f"{recording.session!r} is none of /decodegate/sessions")
+    if any(session.id == recording.session for session in earlier):
+        raise Refusal(f"{here}/session", f"session {recording.session!r} of {entry.name!r} occurs twice")
+    if earlier and recording.level != earlier[0].level:
+        raise Refusal(f"{here}/level", f"{recording.level!r} differs from {earlier[0].level!r} of the first")
+    if recording.recorded and not _is_instant(recording.recorded):
+        raise Refusal(f"{here}/recorded", f"{recording.recorded!r} is no ISO 8601 time with an offset")
 
-        known.add(entry.id)
-        _check_point(entry, here)
-        replicates = tuple(_replicates(entry, here))
-        yield Session(entry.id, entry.recorded, entry.level, replicates, entry.telemetry, entry.point)
+    _check_point(recording, here)
+    whole = shared[recording.session]
+    return Session(
+        recording.session,
+        recording.recorded,
+        recording.level,
+        tuple(_replicates(recording, here)),
+        {**whole.telemetry, **recording.telemetry},
+        recording.point,
+        recording.commit or whole.commit,
+        msgspec.structs.asdict(entry.stats),
+    )
 
 
-def _check_point(entry: decoding.SessionEntry, pointer: str) -> None:
-    """A published figure is a point without samples; everything else has samples and no point."""
-    published = entry.level == "published"
-    if published != (entry.point is not None):
+def _check_point(recording: decoding.MeasuredEntry, pointer: str) -> None:
+    """A published figure is a point without replicates; everything else has their values and no point."""
+    published = recording.level == "published"
+    if published != (recording.point is not None):
         raise Refusal(
-            f"{pointer}/point", f"{entry.point!r} at level {entry.level!r}: only published figures are points"
+            f"{pointer}/point", f"{recording.point!r} at level {recording.level!r}: only published figures are points"
         )
-    if published == bool(entry.replicates):
+    if published == bool(recording.values):
         reason = "a published figure has none" if published else "no replicate, so nothing was measured"
-        raise Refusal(f"{pointer}/replicates", reason)
+        raise Refusal(f"{pointer}/values", reason)
 
 
-def _replicates(session: decoding.SessionEntry, pointer: str) -> Iterator[Replicate]:
-    for index, entry in enumerate(session.replicates):
-        value = process_value(entry, f"{pointer}/replicates/{index}")
-        yield Replicate.known(entry.samples, entry.facts, value)
+def _replicates(recording: decoding.MeasuredEntry, pointer: str) -> list[Replicate]:
+    facts = recording.facts or [{}] * len(recording.values)
+    if len(facts) != len(recording.values):
+        raise Refusal(f"{pointer}/facts", f"{len(facts)}, but there are {len(recording.values)} values")
+
+    return [Replicate.known((), known, value) for known, value in zip(facts, recording.values, strict=True)]
 
 
 def _is_instant(text: str) -> bool:

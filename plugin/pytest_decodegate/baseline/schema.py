@@ -11,11 +11,14 @@ from pathlib import Path
 from ..machine.provenance import Provenance
 from ..metric import Json, Level, Metric, Replicate
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the `decodegate` object; a file of another one is refused, never guessed at."""
 
 UNDATED = datetime.min.replace(tzinfo=UTC)
 """Stands for a date that nobody knows, where things are put in order."""
+
+REWRITTEN = 2
+"""Version of the files that `decodegate baselines rewrite` reads, and nothing else."""
 
 RECORDER_FIELDS = ("processor", "machine", "system", "python_implementation", "python_version")
 """Fields of pytest-benchmark's `machine_info` that an edit of the file, maybe on another machine, must not change."""
@@ -38,6 +41,9 @@ class Session:
     recorded: ISO 8601 with offset; "" of an imported result that does not say when it was measured.
 
     point: the figure of a session of level "published", in the metric's unit; such a session has no replicates.
+    commit: of the repository under which it was recorded, as pytest-benchmark tells it; empty where nobody knows.
+    stats: what other tools read of all its samples, in seconds; empty until it is condensed for a file, which keeps no
+    samples.
     """
 
     id: str
@@ -46,6 +52,8 @@ class Session:
     replicates: tuple[Replicate, ...]
     telemetry: Mapping[str, Json] = field(default_factory=dict)
     point: float | None = None
+    commit: Mapping[str, Json] = field(default_factory=dict)
+    stats: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def instant(self) -> datetime:
@@ -59,11 +67,8 @@ class Session:
 
     @property
     def samples(self) -> list[float]:
-        """All samples in order, in the metric's unit; the point stands in where there are none."""
-        if self.point is not None:
-            return [self.point]
-
-        return list(chain.from_iterable([replicate.samples for replicate in self.replicates]))
+        """All samples in order, in the metric's unit; where a file kept none, the values stand in."""
+        return list(chain.from_iterable([replicate.samples for replicate in self.replicates])) or list(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,6 @@ class StoredMetric:
 
         ids = [session.id for session in self.sessions]
         return self.sessions[ids.index(self.accepted) :] if self.accepted in ids else self.sessions
-
-    @property
-    def data(self) -> list[float]:
-        """All samples of the current sessions in seconds per unit: `stats.data` of the file."""
-        samples = list(chain.from_iterable([session.samples for session in self.current]))
-        return samples if self.metric.better == "lower" else list(map(self.metric.seconds, samples))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from filelock import FileLock, Timeout
 from ..errors import BadInput
 from ..machine.host import file_safe
 from ..machine.provenance import Provenance, differences
-from ..metric import Measurement, Metric
+from ..metric import Json, Measurement, Metric
 from ..printable import printable
+from . import samples, schema2
 from .benchmark_json import dumps
 from .edits import joined, merge, new_band
 from .moving import Moving, divide
-from .reader import load, parse
-from .schema import Baseline, LogEntry, Session, StoredMetric
+from .reader import content_of, load, parse
+from .schema import REWRITTEN, SCHEMA, Baseline, LogEntry, Session, StoredMetric
 from .selection import Selection, choose
 
 Edit: TypeAlias = Callable[[Baseline], tuple[Baseline, str]]
@@ -129,6 +130,7 @@ class Store:
                 provenance=replace(provenance, telemetry={}),
                 metrics={},
             )
+            self._keep_samples(baseline.path, [StoredMetric(measurement.metric, (session,))])
             _write(_with_session(baseline, measurement.metric, session))
 
         return baseline.path
@@ -144,6 +146,7 @@ class Store:
                     raise BadInput(f"{stored.path}: holds these sessions already; remove the file to import them again")
 
             path = self._next_path(baseline.machine_class, baseline.label)
+            self._keep_samples(path, baseline.metrics.values())
             _write(replace(baseline, path=path))
 
         return path
@@ -158,6 +161,38 @@ class Store:
             _write(_logged(edited, who, what, why))
 
         return what
+
+    def reseal(self, path: Path, *, who: str, why: str) -> str:
+        """Accept the content of the file `path` as it is, though its digest is of another one, and log that there.
+
+        Raises BadInput where the digest is right, or where the content is no baseline.
+        """
+        with self._locked_file(path):
+            baseline = _in_place(load(path, sealed=False))
+            if _is_sealed(path):
+                raise BadInput(f"{path}: its digest is that of its content, so there is nothing to accept")
+
+            what = "accepted what was edited by hand"
+            _write(_logged(baseline, who, what, why))
+
+        return what
+
+    def rewrite(self, path: Path, *, who: str, why: str) -> str:
+        """Rewrite the file `path` of the schema before this one, and log that there; its samples go to the sidecar."""
+        with self._locked_file(path):
+            content = content_of(path)
+            baseline = _in_place(schema2.parse(path, content))
+            what = f"rewritten from schema {REWRITTEN} to {SCHEMA}: samples in a sidecar, six digits"
+            self._keep_samples(path, baseline.metrics.values())
+            _write(_logged(baseline, who, what, why))
+
+        return f"{what}; {len(content):,} -> {path.stat().st_size:,} bytes"
+
+    def _keep_samples(self, path: Path, metrics: Iterable[StoredMetric]) -> None:
+        """Write the samples beside the file before it, so that a full disk leaves it as it was."""
+        with _explained(samples.sidecar(path)):
+            samples.ignore(self.root)
+            samples.keep(path, metrics)
 
     def merge(self, path: Path, source: Path, *, who: str, why: str) -> str:
         """Merge the file `source`, of the same class and stack, into `path`, and log it there.
@@ -240,10 +275,23 @@ class Store:
 
 
 def _load_in_place(path: Path) -> Baseline:
-    baseline = load(path)
-    if path_component(baseline.machine_class) != path.parent.name:
+    return _in_place(load(path))
+
+
+def _is_sealed(path: Path) -> bool:
+    try:
+        load(path)
+    except BadInput:
+        return False
+
+    return True
+
+
+def _in_place(baseline: Baseline) -> Baseline:
+    """`baseline`, which lies where its class says; raises BadInput if it does not."""
+    if path_component(baseline.machine_class) != baseline.path.parent.name:
         raise BadInput(
-            f"{path}: /decodegate/machine_class: {baseline.machine_class!r} lies in the folder of another "
+            f"{baseline.path}: /decodegate/machine_class: {baseline.machine_class!r} lies in the folder of another "
             "class, and baselines never cross machine classes; move the file back where it came from"
         )
 
@@ -264,7 +312,16 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
         raise BadInput(f"metric {measurement.metric.name!r}: no replicate was measured, so nothing can be recorded")
 
     telemetry = {**provenance.telemetry, **measurement.facts}
-    return Session(session_id, _now(), measurement.level, measurement.replicates, telemetry)
+    known = (session_id, _now(), measurement.level, measurement.replicates, telemetry)
+    return Session(*known, commit=_commit())
+
+
+def _commit() -> dict[str, Json]:
+    """Commit and dirtiness of the repository around the current directory, as pytest-benchmark tells them."""
+    from pytest_benchmark.utils import get_commit_info
+
+    commit: dict[str, Json] = get_commit_info()
+    return {name: value for name, value in commit.items() if name != "error"}
 
 
 def _holds_session(baseline: Baseline, other: Baseline) -> bool:

@@ -1,9 +1,10 @@
-"""`decodegate baselines`: what is stored and what it can resolve; its edits keep a reason."""
+"""`decodegate baselines`: what is stored and what it can resolve; edits of it, each with a reason that is logged."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import math
 import statistics
 import subprocess
@@ -18,6 +19,7 @@ from ..gate.text.quantity import format_band, format_percent, format_value
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
     from ..baseline.store import Edit, Store
+    from ..metric import Json
 
 HEADER = ("metric", "value", "sessions", "processes", "spread", "sessions differ by", "band", "resolves")
 
@@ -42,6 +44,10 @@ def add(commands: Any) -> None:
     _add_merge(edits)
     _add_accept(edits)
     _add_move(edits)
+    _add_band(edits)
+    _add_contract(edits)
+    _edit(edits, "reseal", "accept a file that was edited by hand", _reseal)
+    _edit(edits, "rewrite", "rewrite a file of the schema before this one", _rewrite)
 
 
 def _add_prune(edits: Any) -> None:
@@ -68,6 +74,32 @@ def _add_move(edits: Any) -> None:
     )
     parser.add_argument("--metric", default="*", metavar="PATTERN", help="only these metrics (default: all)")
     parser.add_argument("--gpus", type=_gpus, metavar="N", help="GPUs that they ran on, where the file does not say")
+
+
+def _add_band(edits: Any) -> None:
+    parser = _edit(edits, "band", "set the band of stored metrics, as their test now has it", _band)
+    _add_patterns(parser)
+    parser.add_argument("--to", type=_percentage, required=True, metavar="PERCENT", help="the new band, as '3%%'")
+
+
+def _add_contract(edits: Any) -> None:
+    parser = _edit(edits, "contract", "add what was true of stored metrics to their contracts", _contract)
+    _add_patterns(parser)
+    parser.add_argument(
+        "--set",
+        dest="fields",
+        type=_field,
+        action="append",
+        required=True,
+        metavar="NAME=JSON",
+        help="a field that their contracts lack, such as clock_version=2 (repeatable)",
+    )
+
+
+def _add_patterns(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metric", action="append", required=True, metavar="PATTERN", help="metrics to change (repeatable)"
+    )
 
 
 def _edit(edits: Any, name: str, help_text: str, run: Any) -> argparse.ArgumentParser:
@@ -216,6 +248,28 @@ def _move(options: argparse.Namespace) -> int:
     return 0
 
 
+def _band(options: argparse.Namespace) -> int:
+    from ..baseline.edits import set_band
+
+    return _apply(options, lambda baseline: set_band(baseline, options.metric, options.to))
+
+
+def _contract(options: argparse.Namespace) -> int:
+    from ..baseline.edits import set_contract
+
+    return _apply(options, lambda baseline: set_contract(baseline, options.metric, dict(options.fields)))
+
+
+def _reseal(options: argparse.Namespace) -> int:
+    print(f"{options.file}: {_store(options).reseal(options.file.resolve(), **_signed(options))}")
+    return 0
+
+
+def _rewrite(options: argparse.Namespace) -> int:
+    print(f"{options.file}: {_store(options).rewrite(options.file.resolve(), **_signed(options))}")
+    return 0
+
+
 def _apply(options: argparse.Namespace, edit: Edit) -> int:
     print(f"{options.file}: {_store(options).edit(options.file.resolve(), edit, **_signed(options))}")
     return 0
@@ -241,6 +295,26 @@ def _author() -> str:
         return asked.stdout.strip() or getpass.getuser()
     except (OSError, KeyError):
         return "unknown"
+
+
+def _percentage(text: str) -> float:
+    from ..metric import parse_tolerance
+
+    try:
+        return parse_tolerance(text, "--to")
+    except BadInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _field(text: str) -> tuple[str, Json]:
+    """A field of a contract as NAME=JSON."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=JSON; write clock_version=2, or workload='\"marlin\"' for a text"
+        ) from None
 
 
 def _instant(text: str) -> datetime:

@@ -103,7 +103,7 @@ def _on_disk(path: Path) -> list[Named]:
 
 
 def _of_disk(path: Path) -> Named:
-    return str(path), lambda: load(path, statistics=False)
+    return str(path), lambda: load(path)
 
 
 def _in_git(argument: str) -> list[Named]:
@@ -117,7 +117,7 @@ def _in_git(argument: str) -> list[Named]:
 
 def _of_revision(revision: str, path: str) -> Named:
     name = f"{git.PREFIX}{revision}:{path}"
-    return name, lambda: parse(Path(name), git.content(revision, path), statistics=False)
+    return name, lambda: parse(Path(name), git.content(revision, path))
 
 
 def _numbered(names: Iterable[str]) -> list[str]:

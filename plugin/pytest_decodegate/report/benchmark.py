@@ -66,12 +66,13 @@ def _metadata(stored: StoredMetric) -> Any:
     """What pytest-benchmark makes of its own fixture; it has no public way to add a measurement."""
     from pytest_benchmark.stats import Metadata
 
-    from ..baseline.benchmark_json import entry
+    from ..baseline.benchmark_json import benchmark
 
-    described = entry(stored)
+    (session,) = stored.sessions
+    described = {**benchmark(stored.metric), "extra_info": {"unit": stored.metric.unit, "level": session.level}}
     fixture = SimpleNamespace(**described, cprofile_stats=None, has_error=False)
-    metadata = Metadata(fixture, iterations=1, options=described["options"])
-    for seconds in stored.data:
-        metadata.stats.update(seconds)
+    metadata = Metadata(fixture, iterations=1, options={"timer": str(stored.metric.contract.get("clock", "unknown"))})
+    for sample in session.samples:
+        metadata.stats.update(stored.metric.seconds(sample))
 
     return metadata
