@@ -35,6 +35,7 @@ class FakeSensor:
     problems: tuple[str, ...] = ()
     counted: tuple[GpuCounters, ...] = (GpuCounters({}, None),)
     counts: int = 0
+    percent: int | None = None
 
     def counters(self, uuid: str) -> GpuCounters:
         found = self.counted[min(self.counts, len(self.counted) - 1)]
@@ -53,6 +54,9 @@ class FakeSensor:
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         return self.running
+
+    def utilization(self, uuid: str) -> int | None:
+        return self.percent
 
     def used_mib(self, uuid: str) -> int:
         mib = self.memory_mib[min(self.reads, len(self.memory_mib) - 1)]

@@ -6,7 +6,7 @@ import pytest
 from fake_sensor import SLOW_SECONDS, FakeSensor
 
 from pytest_decodegate.errors import DecodegateError
-from pytest_decodegate.machine.gpu_memory import LEAST_MIB, holders, leftovers, memory_back, used_memory
+from pytest_decodegate.machine.gpu_memory import LEAST_MIB, LEAST_PERCENT, holders, leftovers, memory_back, used_memory
 from pytest_decodegate.machine.nvml import GpuProcess, GpuReading
 
 LABELS = {"GPU-a": "GPU 2 (GPU-a)", "GPU-b": "GPU 3 (GPU-b)"}
@@ -19,6 +19,10 @@ class Card:
     mib: int
     running: tuple[GpuProcess, ...] = ()
     problems: tuple[str, ...] = ()
+    percent: int | None = None
+
+    def utilization(self, uuid: str) -> int | None:
+        return self.percent
 
     def used_mib(self, uuid: str) -> int:
         return self.mib
@@ -33,6 +37,16 @@ class Card:
 def test_what_the_driver_keeps_for_itself_is_no_leftover() -> None:
     assert leftovers(LABELS, Card(LEAST_MIB - 1)) == ()
     assert leftovers(LABELS, None) == ()
+
+
+def test_a_gpu_that_works_before_anything_was_started_is_told() -> None:
+    working = Card(0, (GpuProcess(77, "VLLM::Worker", None),), percent=83)
+    found, _ = leftovers(LABELS, working)
+    assert found == (
+        "GPU 2 (GPU-a): busy 83 % of the time before this run started anything, by pid 77 (VLLM::Worker, an unknown "
+        "amount of memory)"
+    )
+    assert leftovers(LABELS, Card(0, percent=LEAST_PERCENT - 1)) == ()
 
 
 def test_memory_that_nobody_holds_is_told_for_each_gpu() -> None:

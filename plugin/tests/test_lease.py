@@ -20,6 +20,9 @@ class Memory:
     def __init__(self) -> None:
         self.used = 100
 
+    def utilization(self, uuid: str) -> int | None:
+        return None
+
     def used_mib(self, uuid: str) -> int:
         assert uuid == "GPU-1"
         return self.used

@@ -1,4 +1,4 @@
-"""Memory in use on GPUs: held before this run started anything, and given back after each of its gangs and servers."""
+"""Memory in use on GPUs: held before this run, as work may be, and given back after each of its gangs and servers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ LEAST_MIB = 2048
 """MiB below which memory is the driver's own: NVML counts what the driver reserves, some hundred MiB, as used."""
 
 
+LEAST_PERCENT = 5
+"""Of the time in which kernels run, below which a GPU counts as idle."""
+
+
 def leftovers(labels: Mapping[str, str], sensor: Sensor | None) -> tuple[Finding, ...]:
-    """A finding for each GPU that holds memory now, naming who does; () without a sensor.
+    """A finding for each GPU that holds memory or works now, naming who does; () without a sensor.
+
+    Nothing of this run is on a GPU yet, so that even inside a container it is somebody else's.
 
     labels: how sentences call the GPUs, by UUID.
     """
@@ -32,6 +38,11 @@ def _findings(labels: Mapping[str, str], sensor: Sensor) -> Iterator[Finding]:
                 "process, or reset the GPU if a crashed server left it"
             )
             yield Finding(text, Cause.REMARK, label)
+
+        percent = sensor.utilization(uuid) or 0
+        if percent >= LEAST_PERCENT:
+            text = f"{label}: busy {percent} % of the time before this run started anything, by {holders(uuid, sensor)}"
+            yield Finding(text, Cause.STRANGER, label)
 
 
 def holders(uuid: str, sensor: Sensor) -> str:

@@ -94,6 +94,9 @@ class Sensor(Protocol):
     def used_mib(self, uuid: str) -> int:
         """Memory in use on the GPU, in MiB, by any process."""
 
+    def utilization(self, uuid: str) -> int | None:
+        """Percent of the last second or less in which some kernel ran on the GPU; None where NVML does not tell."""
+
 
 class CountingSensor(Sensor, Protocol):
     """A sensor that also reads what GPUs add up."""
@@ -258,6 +261,11 @@ class NvmlSensor:
         """Memory in use in MiB; 0 where NVML does not tell, so that a wait for it ends."""
         memory = self._query(uuid)("nvmlDeviceGetMemoryInfo")
         return _mib(memory.used) or 0 if memory else 0
+
+    def utilization(self, uuid: str) -> int | None:
+        """Percent, by nvmlDeviceGetUtilizationRates."""
+        rates = self._query(uuid)("nvmlDeviceGetUtilizationRates")
+        return int(rates.gpu) if rates else None
 
     def _query(self, uuid: str) -> Query:
         try:

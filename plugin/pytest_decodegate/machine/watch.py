@@ -18,6 +18,7 @@ from ..cause import Cause, Finding
 from ..metric import Json
 from ..process.processes import may_map
 from .cpu_load import CpuLoad, OtherUse
+from .crowd import CUDA, Crowd, grown
 from .nvml import CountingSensor, GpuCounters, GpuProcess, GpuReading
 from .pcie import PcieLink, Slot, reached, slow_link
 
@@ -43,12 +44,14 @@ STOP_SECONDS: Final = 5.0
 class Telemetry:
     """The report of a watch: `invalid` holds a finding for each broken rule, `facts` everything worth reporting.
 
-    notes: what a reader should know although it breaks no rule.
+    notes: what a reader should know although it breaks no rule. grown: GPUs on which somebody took memory meanwhile;
+    who measures with memory of a fixed size knows that it was not ours.
     """
 
     invalid: tuple[Finding, ...]
     facts: Mapping[str, Json]
     notes: tuple[Finding, ...] = ()
+    grown: tuple[Finding, ...] = ()
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class GpuTally:
     before: GpuCounters | None = None
     after: GpuCounters | None = None
     samples: list[GpuReading] = field(default_factory=list)
+    used_mib: list[int] = field(default_factory=list)
     foreign: dict[int, GpuProcess] = field(default_factory=dict)
     unverifiable: dict[int, GpuProcess] = field(default_factory=dict)
 
@@ -73,7 +77,7 @@ class GpuTally:
             if process.pid not in own_pids:
                 # In a container NVML may report pids of the host: a number that is nobody here, or somebody without
                 # CUDA, may well be one of our own ranks under its other number. That proves nothing, so it is reported.
-                strangers = self.foreign if may_map(process.pid, "libcuda.so") else self.unverifiable
+                strangers = self.foreign if may_map(process.pid, CUDA) else self.unverifiable
                 strangers[process.pid] = process
 
     def invalid(self) -> tuple[Finding, ...]:
@@ -180,6 +184,7 @@ class Watch:
         self._uuids = tuple(gpu_uuids) if sensor else ()
         self._own_pids, self._period_seconds, self._sensor = own_pids, period_seconds, sensor
         self._tallies = {uuid: _tally(uuid, number, slots.get(uuid)) for number, uuid in enumerate(self._uuids)}
+        self._crowd = Crowd()
         self._errors: Counter[str] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decodegate-watch", daemon=True)
@@ -190,6 +195,7 @@ class Watch:
         self._look()
         for uuid, tally in self._tallies.items():
             tally.before = self._counters(uuid)
+        self._count_ours()
         if self._uuids:
             self._thread.start()
         if self._cpu:
@@ -206,14 +212,24 @@ class Watch:
         self._stop.set()
         if self._uuids:
             self._thread.join(STOP_SECONDS)
+        self._count_ours()
         self._steal_after = steal_ticks()
+
+    def _count_ours(self) -> None:
+        """Only where NVML names processes that cannot be told: it takes a look at the maps of each of ours."""
+        if any(tally.unverifiable for tally in self._tallies.values()):
+            self._crowd.ours = max(self._crowd.ours, sum(may_map(pid, CUDA) for pid in self._own_pids()))
 
     def report(self) -> Telemetry:
         """The telemetry between the start and the end of the block."""
         tallies = self._tallies.values()
         cpu = self._cpu.use() if self._cpu else None
         return Telemetry(
-            invalid=(*(broken for tally in tallies for broken in tally.invalid()), *self._blind()),
+            invalid=(
+                *(broken for tally in tallies for broken in tally.invalid()),
+                *self._crowd.strangers(),
+                *self._blind(),
+            ),
             facts={
                 "gpus": [tally.facts() for tally in tallies],
                 "sampler_errors": dict[str, Json](self._errors),
@@ -224,6 +240,7 @@ class Watch:
                 **({"cpu": cpu.facts} if cpu else {}),
             },
             notes=(*(note for tally in tallies for note in tally.notes()), *_cpu_notes(cpu)),
+            grown=tuple(found for tally in tallies if (found := grown(tally.label, tally.used_mib))),
         )
 
     def _blind(self) -> Iterator[Finding]:
@@ -254,17 +271,23 @@ class Watch:
             return None
 
     def _look(self) -> None:
+        seen: dict[int, GpuProcess] = {}
         for uuid in self._uuids:
             try:
-                self._look_at(uuid)
+                seen.update(self._look_at(uuid))
             except Exception as error:
                 # The watch must outlive any error of NVML: the measurement is not to die of a sensor.
                 self._errors[f"{uuid}: {error}"] += 1
 
-    def _look_at(self, uuid: str) -> None:
+        self._crowd.add(seen)
+
+    def _look_at(self, uuid: str) -> dict[int, GpuProcess]:
         assert self._sensor
         sample, processes = self._sensor.sample(uuid), self._sensor.processes(uuid)
-        self._tallies[uuid].add(sample, processes, self._own_pids() if processes else ())
+        tally = self._tallies[uuid]
+        tally.add(sample, processes, self._own_pids() if processes else ())
+        tally.used_mib.append(self._sensor.used_mib(uuid))
+        return {process.pid: process for process in processes}
 
 
 def steal_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.protocol import Function
 from ..gate.evidence import bandwidth, floors, sample_clocks
+from ..gate.evidence.links import Matrix, link_findings, sent
 from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
 from ..machine.clocks import SAMPLED
@@ -81,6 +82,7 @@ class GangSource:
         self._kernels: dict[str, Json] = {}
         self._nccl: Identity | None = None
         self._own: list[tuple[Own, Sequence[Place]]] = []
+        self._links: list[Matrix] = []
         self._stragglers: list[Finding] = []
         self._ranks: list[Json] = []
         self._telemetry: list[Json] = []
@@ -184,7 +186,7 @@ class GangSource:
 
     def keep(self, samplers: Sequence[GangSampler], turns: Sequence[Turns], telemetry: Telemetry) -> None:
         """Keep what the samplers gave under a watch, and what the ranks and the watch can say of it."""
-        self._broken.extend(telemetry.invalid)
+        self._broken.extend((*telemetry.invalid, *telemetry.grown))  # all that ranks need they have set up before
         self._telemetry.append({**telemetry.facts, **_sampled_clocks(samplers)})
         self._notes.extend(note for note in telemetry.notes if note not in self._notes)
         self._replicates.extend(self._sound_replicates(samplers, turns))
@@ -293,6 +295,10 @@ class GangSource:
             self._own.append((own, [examined.location or {} for examined in ranks]))
             facts["own_medians"] = [statistics.median(rounds) for rounds in own]
 
+        received = [examined.links_s for examined in ranks if examined.links_s]
+        if received and len(received) == len(ranks):
+            self._links.append(sent(received))
+
         return replace(taken, facts=facts)
 
     def _note_stragglers(self) -> None:
@@ -304,9 +310,14 @@ class GangSource:
         places = placed(self._own[0][1], seen.get("gpus") if isinstance(seen, dict) else None, host)
         gangs = seated(self._own)
         self._notes = [note for note in self._notes if note not in self._stragglers]
-        self._stragglers = straggler_findings(gangs, places, host)
+        self._stragglers = [*straggler_findings(gangs, places, host), *self._slow_links(places, host)]
         self._notes.extend(self._stragglers)
         self._ranks = table(gangs, places) if len(places) >= TABLE_RANKS or self._stragglers else []
+
+    def _slow_links(self, places: Sequence[Place], host: str) -> list[Finding]:
+        """Slow links between ranks that sit alike in every gang, as those of one node do."""
+        seats = [[(place.get("host"), place.get("local_rank")) for place in own] for _, own in self._own]
+        return link_findings(self._links, places, host) if all(each == seats[0] for each in seats) else []
 
     def _on_turn(self, taken: int, most: int) -> None:
         self._progress.tick(

@@ -160,7 +160,8 @@ class WindowSource:
         telemetry = watch.report()
         self._broken.extend(telemetry.invalid)
         self._telemetry.append(dict(telemetry.facts))
-        self._watched_notes.extend(note for note in telemetry.notes if note not in self._watched_notes)
+        notes = (*telemetry.notes, *telemetry.grown)  # a server's allocator may have taken it
+        self._watched_notes.extend(note for note in notes if note not in self._watched_notes)
         self._note_what_runs(self._server.facts())
         return windows
 

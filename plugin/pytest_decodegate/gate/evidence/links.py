@@ -14,6 +14,9 @@ from itertools import permutations
 from statistics import median
 from typing import Literal, TypeAlias
 
+from ...cause import Cause, Finding
+from .stragglers import Place, card, placed_rank
+
 LEAST_APART = 0.25
 """A link of half the width or generation doubles the time; what differs by less than a quarter is the topology."""
 
@@ -37,11 +40,25 @@ class SlowLink:
     ratio: float
     peer: int | None = None
 
-    def __str__(self) -> str:
-        if self.peer is not None:
-            return f"messages from rank {self.rank} to rank {self.peer} take {self.ratio:.1f}x the others' time"
 
-        return f"messages {self.direction} rank {self.rank} take {self.ratio:.1f}x the others' time"
+def sent(received: Sequence[Sequence[float]]) -> Matrix:
+    """The matrix of a gang, from what each rank says that it received from each: [to][from]."""
+    return [list(row) for row in zip(*received, strict=True)]
+
+
+def link_findings(gangs: Sequence[Matrix], places: Sequence[Place], host: str) -> list[Finding]:
+    """A finding for each slow link. places: of the ranks, as `stragglers.placed` gives them on the host `host`."""
+    return [_finding(link, places, host) for link in slow_links(gangs)]
+
+
+def _finding(link: SlowLink, places: Sequence[Place], host: str) -> Finding:
+    whose = placed_rank(link.rank, places[link.rank], host)
+    way = f"{link.direction} {whose}"
+    if link.peer is not None:
+        way = f"from {whose} to {placed_rank(link.peer, places[link.peer], host)}"
+
+    text = f"SLOW LINK: messages {way} take {link.ratio:.1f}x the others' time, in every gang"
+    return Finding(text, Cause.STRAGGLER, f"link of {card(link.rank, places[link.rank], host)}")
 
 
 def slow_links(gangs: Sequence[Matrix]) -> tuple[SlowLink, ...]:

@@ -122,13 +122,22 @@ def finding(straggler: Straggler, place: Place, host: str) -> Finding:
 
     It is about the card, or else the rank: the same slow card is one cause in every metric.
     """
-    where = ", ".join(_where(place, host))
     text = (
-        f"STRAGGLER: rank {straggler.rank}{f' ({where})' if where else ''} takes {straggler.ratio:.2f}x the others' "
+        f"STRAGGLER: {placed_rank(straggler.rank, place, host)} takes {straggler.ratio:.2f}x the others' "
         "time for the same local work, in every gang"
     )
-    card = place.get("bus_id") or place.get("gpu") or f"rank {straggler.rank}"
-    return Finding(text, Cause.STRAGGLER, f"{place.get('host') or host} {card}")
+    return Finding(text, Cause.STRAGGLER, card(straggler.rank, place, host))
+
+
+def placed_rank(rank: int, place: Place, host: str) -> str:
+    """A rank with its place in brackets, as far as that is known; the host is said if it is not `host`."""
+    where = ", ".join(_where(place, host))
+    return f"rank {rank}{f' ({where})' if where else ''}"
+
+
+def card(rank: int, place: Place, host: str) -> str:
+    """The card of a rank, by host and address, or else the rank itself: the same in every metric."""
+    return f"{place.get('host') or host} {place.get('bus_id') or place.get('gpu') or f'rank {rank}'}"
 
 
 def _where(place: Place, host: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.timing import ALIGN_CYCLES, CpuClock, CudaClock, Workload
 from ..versions import workload_fields
 from . import communicators
+from .links import device_links
 from .own_part import own_part
 from .paths import ALLREDUCE, CacheState, CollectivePath, PreparedBurst, Shape
 from .result_check import Collective, ResultCheck, total
@@ -79,6 +80,7 @@ def workload(
         check=partial(_checked, check),
         align=_host_barrier,
         own_part=partial(own_part, prepared.burst, path.cuda),
+        links=device_links if path.cuda else None,
         facts=dict(prepared.facts),
         contract={
             **path.contract,

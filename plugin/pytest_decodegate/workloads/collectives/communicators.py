@@ -27,7 +27,7 @@ def host_group() -> Any:
     """A gloo group of all ranks, one per process: for barriers, and for vLLM to exchange handles."""
     import torch.distributed as dist
 
-    return _made_once("host group", lambda: dist.new_group(backend="gloo"))
+    return made_once("host group", lambda: dist.new_group(backend="gloo"))
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -84,7 +84,7 @@ def pynccl() -> Any:
         _agree_enabled("PyNccl", communicator.disabled, _pynccl_reason(communicator))
         return communicator
 
-    return _made_once("pynccl", enabled)
+    return made_once("pynccl", enabled)
 
 
 def _pynccl_reason(communicator: Any) -> str | None:
@@ -169,7 +169,7 @@ def _expert_group() -> Any:
         return parallel.get_ep_group()
 
     _world_group()
-    return _made_once("vllm expert group", lambda: _in_vllm_config(opened))
+    return made_once("vllm expert group", lambda: _in_vllm_config(opened))
 
 
 def _world_group() -> Any:
@@ -183,7 +183,7 @@ def _world_group() -> Any:
         )
         return parallel.get_world_group()
 
-    return _made_once("vllm world group", lambda: _in_vllm_config(opened))
+    return made_once("vllm world group", lambda: _in_vllm_config(opened))
 
 
 def _backend() -> str:
@@ -229,7 +229,7 @@ def _device() -> Any:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _made_once(name: str, make: Callable[[], T]) -> T:
+def made_once(name: str, make: Callable[[], T]) -> T:
     """The object that `make` gives, made once per process; dropped with the rank's state before its groups are."""
     key = f"collectives: {name}"
     if key not in state:

@@ -11,10 +11,9 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import permutations
-from typing import Any
 
 from ..runtime.timing import ALIGN_CYCLES, Burst
-from .communicators import host_group, rank_and_world_size
+from .communicators import host_group, made_once, rank_and_world_size
 
 MESSAGE_BYTES = 1 << 20
 """About 40 us over PCIe 5.0 x16, which a link of half the width doubles; of 14 KB the launch would be most."""
@@ -22,6 +21,11 @@ MESSAGE_BYTES = 1 << 20
 MESSAGES = 8
 ROUNDS = 5
 """Of MESSAGES each; the median counts. 56 pairs of 8 ranks take under a tenth of a second."""
+
+
+def device_links() -> list[float]:
+    """`link_times` between the devices of all ranks, measured once per gang: links do not depend on the metric."""
+    return made_once("links", lambda: link_times(cuda=True))
 
 
 def link_times(cuda: bool) -> list[float]:
@@ -95,8 +99,3 @@ def _together() -> None:
     import torch.distributed as dist
 
     dist.barrier(group=host_group())
-
-
-def as_matrix(received: list[list[float]]) -> list[list[Any]]:
-    """Seconds from each rank to each other, [from][to], of what every rank says it received: [to][from]."""
-    return [list(row) for row in zip(*received, strict=True)]

@@ -33,8 +33,9 @@ class Examined:
     """Facts that a rank found beside the samples, each None where the workload has no such thing.
 
     memory_bytes_s: what the device's memory can do, measured in the same process. hot_s: seconds per call with the data
-    in the cache. own_s: seconds of the rank's own part, round by round; whereabouts: where the rank has done it.
-    align_cycles: to which length the sleep before the interval has grown because the host was not ahead.
+    in the cache. own_s: seconds of the rank's own part, round by round; location: where the rank has done it.
+    align_cycles: to which length the sleep before the interval has grown because the host was not ahead. links_s:
+    seconds of a message to this rank from each, by rank.
     """
 
     memory_bytes_s: float | None
@@ -42,6 +43,7 @@ class Examined:
     own_s: list[float] | None
     location: dict[str, Json] | None = None
     align_cycles: int | None = None
+    links_s: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def kernels(key: str) -> dict[str, int | float]:
 
 
 def examine(key: str) -> Examined:
-    """The memory's bandwidth, the time with data in the cache, and the rank's own part; all ranks do it together."""
+    """The memory's bandwidth, the time with data in the cache, the rank's own part and links; all ranks together."""
     from .location import location
     from .memory_bandwidth import memory_bytes_s
 
@@ -93,6 +95,7 @@ def examine(key: str) -> Examined:
         workload.own_part() if workload.own_part else None,
         location(_device(workload) == "cuda") if workload.own_part else None,
         clock.sleep_cycles if isinstance(clock, CudaClock) else None,
+        workload.links() if workload.links else None,
     )
 
 

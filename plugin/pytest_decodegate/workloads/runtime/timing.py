@@ -207,6 +207,7 @@ class Workload:
     traffic: of one call, None where it means nothing.
     hot: builds the burst of `calls` calls that find in the cache what `burst` reads from memory.
     own_part: seconds, round by round, that this rank needs for local work which is the same on all ranks.
+    links: seconds of a message from each rank to this one.
     """
 
     burst: Burst
@@ -219,6 +220,7 @@ class Workload:
     traffic: Traffic | None = None
     hot: Callable[[], Burst] | None = None
     own_part: Callable[[], list[float]] | None = None
+    links: Callable[[], list[float]] | None = None
 
     def sample(self, burst: Burst | None = None) -> float:
         """Seconds per call of one burst on this rank: of `burst`, which does as many calls, or the workload's own."""
