@@ -29,6 +29,7 @@ class ProfiledServer:
     def __init__(self, scripted: ScriptedServer, folder: Path, write: Callable[[Path], object]) -> None:
         self.calls: list[str] = []
         self._folder, self._write = folder, write
+        self._scripted = scripted
         scripted.completion = self._noted(streaming(answer(TOKENS)), "answer")
         scripted.commands = {"start_profile": self._noted(self._ok, "start"), "stop_profile": self._stop}
         self.server: Server = attach(scripted.url)
@@ -39,6 +40,10 @@ class ProfiledServer:
             return await handler(request)
 
         return noted
+
+    def slow_answers(self) -> None:
+        """From now on answers take longer than the second after which a wait is said."""
+        self._scripted.completion = self._noted(streaming(answer(TOKENS), pause_s=0.1), "answer")
 
     async def _ok(self, request: web.Request) -> web.StreamResponse:
         return web.Response()
@@ -123,6 +128,18 @@ def test_the_profiler_is_stopped_when_the_load_fails(
     scripted.commands["start_profile"] = start
     with pytest.raises(ServerError, match="out of memory"):
         capture(profiled.server, folder, steps=12)
+
+    assert profiled.calls[-1] == "stop"
+
+
+def test_the_profiler_is_stopped_when_the_user_gives_up(profiled: ProfiledServer, folder: Path) -> None:
+    def give_up(what: str) -> None:
+        if "start" in profiled.calls:
+            raise KeyboardInterrupt
+
+    profiled.slow_answers()
+    with pytest.raises(KeyboardInterrupt):
+        capture(profiled.server, folder, steps=12, on_wait=give_up)
 
     assert profiled.calls[-1] == "stop"
 

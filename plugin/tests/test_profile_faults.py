@@ -104,6 +104,15 @@ def test_several_processes_in_one_file(tmp_path: Path) -> None:
     assert "one a rank" in said
 
 
+def test_two_processes_that_call_their_gpu_the_same(tmp_path: Path) -> None:
+    def both(document: Document) -> None:
+        for process in (17, 18):
+            labels = {"ph": "M", "name": "process_labels", "pid": process, "tid": 0, "args": {"labels": "CPU"}}
+            document["traceEvents"] += [labels, labels]
+
+    assert "is of processes 17 and 18" in refused(one_rank(tmp_path, both))
+
+
 def test_a_missing_rank(tmp_path: Path) -> None:
     path = traces.two_ranks(tmp_path)[1]
     assert "its run has 2 ranks, and rank(s) 0 have no file" in refused(path)

@@ -21,6 +21,7 @@ _SPARE_STEPS: Final = 9  # the first token is of the prefill; streams of one rou
 _STALL_SECONDS: Final = 900.0  # a profiler with stacks takes the host for long
 _SETTLE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.5
+_GIVE_UP_SECONDS: Final = 30.0
 _PATTERNS: Final = ("*.pt.trace.json", "*.pt.trace.json.gz")
 _FRONT_END: Final = "async_llm"  # vLLM's name for the trace of its front end, which has no GPU
 
@@ -47,8 +48,8 @@ def capture(
     start_profiler(server)
     try:
         loop.warm_up(_STALL_SECONDS, on_wait)
-    except ServerError:
-        _stop_after_failure(server, stop_seconds)
+    except BaseException:  # Ctrl-C too: the server may be somebody's
+        _stop_after_failure(server)
         raise
 
     on_wait("the server writes its traces")
@@ -56,10 +57,10 @@ def capture(
     return _written(traces, before, settle_seconds)
 
 
-def _stop_after_failure(server: Server, seconds: float) -> None:
-    """Leave no profiler running on a server that is somebody's; the first failure is the one to tell."""
+def _stop_after_failure(server: Server) -> None:
+    """Leave no profiler running; the first failure is the one to tell, and nobody waits long for these traces."""
     try:
-        stop_profiler(server, seconds)
+        stop_profiler(server, _GIVE_UP_SECONDS)
     except (ServerError, BadInput):
         return
 

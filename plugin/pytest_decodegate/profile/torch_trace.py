@@ -56,6 +56,7 @@ class _Events:
         self.any = False
         self.kernels: list[Kernel] = []
         self._device: Any = None
+        self._process: Any = None
         self._starts: dict[tuple[Any, str], float] = {}  # (External id, name) -> first work on the GPU
 
     def add(self, event: Any) -> None:
@@ -69,11 +70,23 @@ class _Events:
             self._add_work(event)
         elif category == "gpu_user_annotation":
             self._add_annotation(event)
+        elif event.get("name") == "process_labels" and (event.get("args") or {}).get("labels") == "CPU":
+            self._add_process(event.get("pid"))
 
     def marks(self) -> tuple[Mark, ...]:
         """Where iterations began; an annotation has a row on each stream that it put work on, the earliest counts."""
         found = (read_mark(name, start_us) for (_, name), start_us in self._starts.items())
         return tuple(sorted(mark for mark in found if mark))
+
+    def _add_process(self, process: Any) -> None:
+        """Two ranks may each call their GPU 0: their processes tell them apart."""
+        if self._process is None:
+            self._process = process
+        elif process != self._process:
+            raise BadInput(
+                f"{self._path}: is of processes {self._process!r} and {process!r}, so it is of several ranks; give the "
+                "files as the profiler wrote them, one a rank"
+            )
 
     def _add_work(self, event: Mapping[str, Any]) -> None:
         arguments = event.get("args") or {}
