@@ -17,7 +17,9 @@ BAD_INPUT = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status; BAD_INPUT, with one line on stderr, for bad input."""
-    options = _parser().parse_args(arguments)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(typed)
+    options.typed = ["decodegate", *typed]
     try:
         code: int = options.run(options)
         sys.stdout.flush()

@@ -86,4 +86,4 @@ def server(request: pytest.FixtureRequest) -> Server:
 
         return unreachable_server()
 
-    return session.reference.server(request.node.nodeid)
+    return session.reference.server()

@@ -85,12 +85,15 @@ def test_record_gate_and_catch_a_slowdown(pytester: pytest.Pytester, monkeypatch
     assert benchmark["stats"]["median"] == pytest.approx(4e-3, rel=0.5)
     assert len(benchmark["extra_info"]["sessions"][0]["replicates"]) == 2
 
-    gated = pytester.runpytest_subprocess(*RUN, "--junitxml=junit.xml")
+    gated = pytester.runpytest_subprocess(*RUN, "--junitxml=junit.xml", "-v")
     gated.assert_outcomes(passed=1)
     gated.stdout.re_match_lines(
         [
             r"nap +PASS +\d.* ms +\d.* ms .* 25 % +2",
             r"launch of 2 x 1 rank: ready after \d+\.\d s, the first verdict after \d+\.\d s",
+            r"would have been found: a slowdown of a stand-in on the CPU by \d+\.\d %",
+            r"counts: 1 PASS \(at most [+-]\d.* %: nap\)",
+            r"answer: GO: 1 metric in \d+\.\d min",
         ]
     )
     properties = ElementTree.parse(pytester.path / "junit.xml").findall(".//testcase/properties/property")
@@ -100,7 +103,11 @@ def test_record_gate_and_catch_a_slowdown(pytester: pytest.Pytester, monkeypatch
     slow = pytester.runpytest_subprocess(*RUN)
     slow.assert_outcomes(failed=1)
     slow.stdout.fnmatch_lines(
-        ["nap: REGRESSED: worse by more than the band of 25 %: *", "*perf: 1 REGRESSED; failed: nap"]
+        [
+            "nap: REGRESSED: worse by more than the band of 25 %: *",
+            "counts: 1 REGRESSED",
+            "answer: NO-GO: 1 metric in *",
+        ]
     )
     slow.stdout.no_fnmatch_line("*Traceback*")
 
@@ -375,7 +382,14 @@ def test_with_sigint_ignored_a_perf_run_ends_on_sigterm_with_its_table_and_leave
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytester._getpytestargs()]
     result = pytester.run(*command, *RUN, "--perf-record=missing", f"--basetemp={pytester.path / 'base'}")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["short *NO_BASELINE, recorded *", "!*! KeyboardInterrupt: SIGTERM !*!"])
+    result.stdout.fnmatch_lines(
+        [
+            "open: pytest was interrupted, or could not collect the tests",
+            "counts: 1 RECORDED",
+            "answer: NOT PROVEN: 1 metric in *",
+            "!*! KeyboardInterrupt: SIGTERM !*!",
+        ]
+    )
     assert tagged("ACCEPTANCE_TAG", tag) == []
     assert list(temporary.glob("dgate-*")) == []  # where ranks connect; torch keeps a cache of its own beside it
 

@@ -18,10 +18,10 @@ import pytest
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import upgrade as command
 from pytest_decodegate.gate.result import Result
+from pytest_decodegate.gate.run import Run
 from pytest_decodegate.gate.verdict import Basis, Judgement, Verdict
 from pytest_decodegate.metric import Metric
 from pytest_decodegate.process.processes import tagged
-from pytest_decodegate.report.upgrade import Run
 from pytest_decodegate.settings.settings import Settings, read_settings
 from pytest_decodegate.settings.stack import Stack
 
@@ -141,7 +141,7 @@ def test_what_may_go_in_ends_with_status_0(
     passed = Run([PASSED], unfinished=None)
     monkeypatch.setattr(command, "measured", lambda *_: passed)
     assert main(["upgrade", "--candidate=this"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "answer: GO"
+    assert capsys.readouterr().out.splitlines()[-1] == "answer: GO: 1 metric"
 
 
 def test_an_answer_that_cannot_be_kept_is_said_and_is_no_answer(
@@ -154,7 +154,7 @@ def test_an_answer_that_cannot_be_kept_is_said_and_is_no_answer(
 
     assert main(["upgrade", "--candidate=this", f"--json={full}"]) == BAD_INPUT
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "answer: GO"
+    assert said.out.splitlines()[-1] == "answer: GO: 1 metric"
     assert "--json: '/dev/full' cannot be written any more: " in said.err
 
 
@@ -195,10 +195,9 @@ def test_whatever_the_candidate_does_the_answer_says_so_and_the_base_is_kept(pyt
             "base:      this",
             "candidate: python=*/twin/bin/python,env:CANDIDATE=1",
             "differs:   vllm_flashinfer: * -> 99.9",
-            "same * PASS * 2",
-            "advisory * REGRESSED, advisory * 2",
+            "advisory: advisory REGRESSED +*",
             "skipped: *::test_skipped: needs eight GPUs",
-            "answer: NO-GO",
+            "answer: NO-GO: 9 metrics in *",
         ]
     )
 
@@ -248,4 +247,4 @@ def test_what_pytest_refuses_is_bad_input_and_no_answer(pytester: pytest.Pyteste
 def test_a_selection_without_perf_tests_proves_nothing(pytester: pytest.Pytester) -> None:
     result = upgrade(pytester, "--candidate=this", "--", "-k", "no_such_test")
     assert result.ret == 2
-    result.stdout.fnmatch_lines(["open: the run: no perf test was selected", "answer: NOT PROVEN"])
+    result.stdout.fnmatch_lines(["open: no perf test was selected", "answer: NOT PROVEN: 0 metrics in *"])

@@ -13,7 +13,7 @@ from pytest_decodegate.errors import DecodegateError, GangError, RankDied
 from pytest_decodegate.gate.result import Ended, Failed, Skipped
 from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.metric import Metric, Replicate
-from pytest_decodegate.reference import outcomes
+from pytest_decodegate.session import outcomes
 
 METRIC = Metric.of("allreduce[world=2]", "collective")
 

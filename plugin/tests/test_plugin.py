@@ -148,7 +148,7 @@ def test_a_perf_run_that_measured_nothing_fails(pytester: pytest.Pytester) -> No
         """
     )
     result = pytester.runpytest("-m", "perf")
-    result.stdout.fnmatch_lines(["1 perf test(s) were selected and none came to a verdict: *"])
+    result.stdout.fnmatch_lines(["open: 1 perf test(s) were selected and none came to a verdict: *"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -380,9 +380,12 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
         [
             "made_up: NO_BASELINE: *; recorded in 0001_*",
             "BadInput: metric 'made_up' was measured by *::test_speed in this run already; give each its own name",
-            "perf: 1 NO_BASELINE; 1 recorded",
+            "counts: 1 ERROR, 1 RECORDED",
+            "answer: NOT PROVEN: 2 metrics in *",
         ]
     )
-    (line,) = (pytester.path / "verdicts.jsonl").read_text().splitlines()
-    assert json.loads(line)["verdict"] == "NO_BASELINE"
-    assert json.loads(line)["measured"] == pytest.approx(1.075)
+    first, *others = map(json.loads, (pytester.path / "verdicts.jsonl").read_text().splitlines())
+    assert first["verdict"] == "NO_BASELINE"
+    assert first["measured"] == pytest.approx(1.075)
+    assert [line["event"] for line in others] == ["failed", "end", "answer"]
+    assert others[-1]["answer"] == "NOT PROVEN"

@@ -13,9 +13,11 @@ from results import result
 
 from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.result import Result
+from pytest_decodegate.gate.run import Run
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
+from pytest_decodegate.report.screen import About
 from pytest_decodegate.report.table import table
 from pytest_decodegate.session.launches import Launches
 
@@ -64,11 +66,6 @@ def test_recorded_results_pass_and_others_by_their_verdict(verdict: Verdict) -> 
     assert result(verdict).passes == (verdict in (Verdict.PASS, Verdict.IMPROVED))
 
 
-def test_counts_name_what_failed() -> None:
-    said = terminal.counts([result(Verdict.PASS, numbers=COMPARED), result(Verdict.REGRESSED, numbers=COMPARED)])
-    assert said == "perf: 1 PASS, 1 REGRESSED; failed: allreduce[world=8]"
-
-
 @given(st.lists(st.tuples(*[st.text("ab ", max_size=9)] * 3), min_size=1))
 def test_columns_line_up(rows: list[tuple[str, ...]]) -> None:
     drawn = table(rows)
@@ -88,8 +85,8 @@ def test_world_sizes_and_what_ranks_cost_stand_beside_the_table() -> None:
     invalid = collective(8, 5e-3, Verdict.INVALID)
     served = replace(invalid, rates={"client_error": 0.0004})
     results = [collective(2, 7.3e-6), invalid, collective(4, 9.7e-6), served]
-    summary = terminal.Summary(results, "cpu", launches=launches.lines())
-    told = list(terminal._beside(summary, verbose=True))
+    summary = terminal.Summary(Run([*results]), "cpu", About(), launches.lines())
+    told = list(terminal._beside(summary))
     assert told[0] == "collectives against the world size:"
     assert told[-2].startswith("the client reads a known TPOT up to +0.04 % off")
     assert told[-1] == "launch of 5 x 4 ranks: ready after 9.0 s"

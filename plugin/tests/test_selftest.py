@@ -12,8 +12,8 @@ from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.commands import selftest as command
 from pytest_decodegate.errors import RankDied
 from pytest_decodegate.gate.result import Failed, Result
+from pytest_decodegate.gate.run import Run
 from pytest_decodegate.gate.selftest import Tally, Trial, findings, proven, resolved
-from pytest_decodegate.report.upgrade import Run
 from pytest_decodegate.settings.stack import Stack
 
 KERNEL = result("gemm", "PASS", change=0.0, lo=-0.004, hi=0.004)

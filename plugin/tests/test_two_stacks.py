@@ -71,7 +71,7 @@ def test_pytest_itself_takes_the_stacks_and_says_what_came_of_them(
     assert found.stacks is not None
     assert (found.stacks.base, found.stacks.candidate) == ("this", "env:A=1,2,env:B=x y")
     lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["skipped", "stacks", "end"]
+    assert [line["event"] for line in lines] == ["skipped", "stacks", "end", "answer"]
 
 
 def test_the_options_that_name_stacks_are_the_commands(

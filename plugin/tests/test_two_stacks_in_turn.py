@@ -25,6 +25,7 @@ from pytest_decodegate.reference.ranks_in_turn import RanksInTurn
 from pytest_decodegate.reference.two_stacks import TwoStacks
 from pytest_decodegate.resources.hardware import Hardware
 from pytest_decodegate.resources.sources import Sources
+from pytest_decodegate.session import outcomes
 from pytest_decodegate.settings.stack import Stack
 from pytest_decodegate.workloads.runtime import rank
 
@@ -93,12 +94,13 @@ class Bench:
 
 @dataclass
 class Host:
-    """Two stacks on this machine. benches: of base and candidate. said: its outcomes."""
+    """Two stacks on this machine. benches: of base and candidate. said: its outcomes. told: its progress."""
 
     benches: dict[str, Bench]
     settings: dict[str, Any] = field(default_factory=dict)
     servers: Any = None
     said: list[Any] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.hardware: Any = Hardware(machine, never)
@@ -109,7 +111,7 @@ class Host:
     def two_stacks(self, candidate: Stack | None = None) -> TwoStacks:
         known = {"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), **self.settings}
         settings: Any = SimpleNamespace(**known)
-        progress: Any = SimpleNamespace(tick=Said().tick, say=lambda text: None)
+        progress: Any = SimpleNamespace(tick=Said().tick, say=self.told.append)
         self.hardware.watch = Watched
         sources = Sources(self.hardware, progress, lambda: 1.0, settings)
         stacks = (Stack(), candidate or Stack(python="/q"))
@@ -125,7 +127,6 @@ class Host:
             ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts),
             attached=None,
             leftovers=tuple,
-            announce=self.announce,
         )
 
     def announce(self, outcome: object) -> None:
@@ -141,7 +142,8 @@ def never() -> GangOptions:
     raise AssertionError("nothing is to be started")
 
 
-WORK = GangWork(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN, test="t.py::test")
+REPORT: Any = SimpleNamespace(nodeid="t.py::test")
+WORK = GangWork(METRIC, gang_tasks.nothing, {}, world_size=2, plan=PLAN)
 
 
 def judged(log: list[str], facts: dict[str, Any] = OTHER, settings: Any = None, **candidate: Any) -> Judgement:
@@ -186,19 +188,17 @@ def test_what_the_base_gave_in_earlier_waves_is_kept_when_the_candidate_dies(log
         both.measure(WORK)
 
     assert (raised.value.side, len(raised.value.base)) == ("candidate", 3)
-    assert both._failures["t.py::test"] == (METRIC, raised.value)
 
 
 def test_a_candidate_that_cannot_start_is_told_with_what_the_base_measures_alone(log: list[str]) -> None:
     benches = {"base": Bench("base", log, SAME), "candidate": Bench("candidate", log, OTHER, no_start="no torch")}
     host = Host(benches)
     both = host.two_stacks()
-    with pytest.raises(StackFailed):
+    with pytest.raises(StackFailed) as raised:
         both.measure(WORK)
 
-    report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
-    both.test_ended(report, passing=True, advisory=False)
-    (failed,) = host.said
+    failed = outcomes.failed(REPORT, (METRIC, raised.value), advisory=False)
+    assert host.told == ["gemm[m=8]: the candidate failed; the base measured 10.0 us"]
     assert (failed.name, failed.side, failed.error) == ("gemm[m=8]", "candidate", "RankDied: no torch")
     assert failed.error.cause is Cause.CRASH
     assert failed.base == pytest.approx(1e-5, rel=0.01)
@@ -213,22 +213,19 @@ def test_a_machine_that_cannot_be_had_is_no_stacks_fault_but_names_its_metric(lo
 
     host.hardware.take = refuse
     both = host.two_stacks()
-    with pytest.raises(DecodegateError, match="memory did not come back"):
+    with pytest.raises(DecodegateError, match="memory did not come back") as raised:
         both.measure(WORK)
 
-    report: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=True)
-    both.test_ended(report, passing=True, advisory=False)
-    failed, *_ = host.said
+    failed = outcomes.failed(REPORT, (METRIC, raised.value), advisory=False)
     assert (failed.name, failed.side) == ("gemm[m=8]", "")
     assert failed.error == "GangError: memory did not come back"
 
 
-def test_the_end_says_what_was_to_be_compared_and_what_was_never_begun(log: list[str]) -> None:
+def test_the_end_says_what_was_to_be_compared(log: list[str]) -> None:
     host = Host({})
-    host.two_stacks().ended(1, 1, None)
-    stacks, ended = host.said
+    host.two_stacks().ended()
+    (stacks,) = host.said
     assert (stacks.base, stacks.candidate) == ("this", "python=/q")
-    assert ended.unfinished == "1 of the selected perf tests were never begun: pytest was told to stop early"
 
 
 @pytest.mark.parametrize(("pattern", "is_reached"), [("gemm*", True), ("gem", False)])
@@ -238,10 +235,7 @@ def test_a_slowdown_counts_as_seen_only_if_it_reached_what_was_measured(
     host = Host({side: Bench(side, log, SAME) for side in ("base", "candidate")})
     both = host.two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", f"{pattern}=5%"),)))
     both.measure(WORK)
-    assert both.problem(1) is None, "its test is not over"
-    passed: Any = SimpleNamespace(nodeid="t.py::test", skipped=False, failed=False)
-    both.test_ended(passed, passing=True, advisory=False)
-    told = both.problem(1)
+    told = both.problem()
     assert told is None if is_reached else told is not None and "metrics measured: gemm[m=8]; " in told
 
 
@@ -253,7 +247,7 @@ def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
     servers = SimpleNamespace(fresh=lambda stack: None)
     both = Host(benches, {"budget_seconds": 1.0}, servers).two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
-    candidate, load = both.server("t.py::test"), Load(1, 4, 4, 2)
-    assert both.problem(0) is not None
-    both.measure_tpot(ServerWork(Metric.of("tpot[c=1]", "serving"), candidate, load, "t.py::test"))
-    assert both.problem(0) is None
+    candidate, load = both.server(), Load(1, 4, 4, 2)
+    assert both.problem() is not None
+    both.measure_tpot(ServerWork(Metric.of("tpot[c=1]", "serving"), candidate, load))
+    assert both.problem() is None

@@ -20,6 +20,7 @@ from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate.decision import Answer, decide_all
 from pytest_decodegate.gate.pairs import UNCAUSED, Contrast, Side, judge_pairs
 from pytest_decodegate.gate.result import Result
+from pytest_decodegate.gate.run import Run
 from pytest_decodegate.gate.text.explain import headline
 from pytest_decodegate.gate.verdict import Judgement, Numbers, Verdict, judge
 from pytest_decodegate.machine.provenance import Difference, Provenance
@@ -30,8 +31,8 @@ from pytest_decodegate.report.comparison_json import document
 from pytest_decodegate.report.comparison_text import Terminal, text
 from pytest_decodegate.report.html import page
 from pytest_decodegate.report.markdown import markdown
+from pytest_decodegate.report.screen import About
 from pytest_decodegate.report.table import UNJUDGED
-from pytest_decodegate.report.upgrade import Run
 from pytest_decodegate.report.upgrade import text as upgrade_text
 
 THROTTLED = Finding("throttled", Cause.THROTTLING)
@@ -164,8 +165,10 @@ def test_the_table_of_a_run_shows_it_in_brackets_and_says_what_these_mean() -> N
 def test_an_upgrade_shows_it_in_brackets_and_says_what_these_mean() -> None:
     run = Run()
     run.add(Result("t.py::test", CONFOUNDED))
-    assert "(+5.0 %)" in upgrade_text(run)
-    assert UNJUDGED in upgrade_text(run)
+    for verbose in (True, False):
+        said = upgrade_text(run, About(verbose=verbose))
+        assert "(+5.0 %)" in said
+        assert UNJUDGED in said
 
 
 def test_json_and_junit_say_that_it_is_not_judged() -> None:

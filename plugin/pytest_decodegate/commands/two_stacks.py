@@ -10,7 +10,7 @@ from ..process.interrupts import interrupt_on_signals
 from .suite import SuiteSelection
 
 if TYPE_CHECKING:
-    from ..report.upgrade import Run
+    from ..gate.run import Run
     from ..settings.stack import Stack
 
 
@@ -37,7 +37,7 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     """
     import pytest
 
-    from ..report.upgrade import Run
+    from ..gate.run import Run
 
     run = Run()
     selected = ("-m", f"perf and ({markers})" if markers else "perf")

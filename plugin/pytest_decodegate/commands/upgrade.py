@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from ..process.import_path import inherited
 from .two_stacks import measured
+
+if TYPE_CHECKING:
+    from ..report.screen import About
 
 _STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas, or server=URL for both"
 
@@ -59,11 +64,20 @@ def _run(options: argparse.Namespace) -> int:
     check_ranks(candidate, "--candidate", inherited())
     allowed = [f"--perf-change={options.allow}"] if options.allow else []
     run = measured(base, candidate, options.markers, [*allowed, *options.arguments])
-    print(text(run), end="")
+    print(text(run, _about(options)), end="")
     if options.json is not None:
         _write(options.json, document(run))
 
     return run.decision.answer.status
+
+
+def _about(options: argparse.Namespace) -> About:
+    """What the screen says besides: as wide as the terminal, all rows where pytest was told -v."""
+    from ..report.screen import About
+
+    verbose = any(word == "--verbose" or re.fullmatch("-v+", word) for word in options.arguments)
+    reports = (f"report: {options.json.absolute()}",) if options.json is not None else ()
+    return About(options.typed, reports, shutil.get_terminal_size().columns, verbose)
 
 
 def _write(path: Path, text: str) -> None:

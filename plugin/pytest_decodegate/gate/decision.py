@@ -1,25 +1,45 @@
 """May it go in? One answer from the verdicts of all metrics, with its reasons by cause. Pure functions.
 
-GO: every gating metric is shown to stay inside its band. NO-GO: the candidate is wrong, slower or fails. NOT PROVEN:
-anything else, such as noise, a broken measurement, or a base that fails. Several metrics are weighed together by Holm:
-one of thirty will look slower by chance. Passing needs no such care, because all must pass.
+GO: every gating metric is shown to stay inside its band. NO-GO: what is under test is wrong or slower, or the candidate
+of two stacks fails. NOT PROVEN: anything else, such as noise, a broken measurement, or a base that fails. RECORDED:
+nothing was compared, and what was measured is stored. Several metrics are weighed together by Holm: one of thirty will
+look slower by chance. Passing needs no such care, because all must pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from statistics import median_low
 
 from ..cause import Cause, Finding
+from ..metric import Kind
 from .result import ERROR, Failed, Result
+from .stats.rules import surely_found
 from .stats.together import uphold
 from .text.quantity import format_percent
 from .verdict import Judgement, Verdict
 
 MOST_NAMES = 5
 MOST_REASONS = 3
+
+THE_RUN = "the run"
+"""The name of a ground that is about no metric."""
+
+RECORDED = "RECORDED"
+"""In place of a verdict where a metric was stored and not compared, and the answer of a run that did nothing else."""
+
+ADVISORY = "advisory"
+"""In place of a verdict that decides nothing."""
+
+BY_WEIGHT = (
+    *(Verdict.WRONG_RESULT, Verdict.REGRESSED, ERROR, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.CONFOUNDED),
+    *(Verdict.NO_BASELINE, Verdict.IMPROVED, Verdict.PASS, RECORDED, ADVISORY),
+)
+"""What metrics are counted as, in the order in which a reader wants to know."""
 
 
 class Answer(StrEnum):
@@ -28,11 +48,12 @@ class Answer(StrEnum):
     GO = "GO"
     NO_GO = "NO-GO"
     NOT_PROVEN = "NOT PROVEN"
+    RECORDED = RECORDED
 
     @property
     def status(self) -> int:
-        """0, 1 and 2."""
-        return list(Answer).index(self)
+        """0, 1 and 2; 0 too for RECORDED."""
+        return 0 if self is Answer.RECORDED else list(Answer).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +69,31 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolution:
+    """The slowdowns of one kind of metric that a run would have found almost surely, as fractions.
+
+    typical: of the middle metric. worst: of `metric`, where the slowdown had to be largest.
+    """
+
+    kind: Kind
+    typical: float
+    worst: float
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer with its grounds, those that block first."""
+    """The answer to a run with its grounds, those that block first.
+
+    counts: metrics by verdict, in the order of BY_WEIGHT. resolutions: what the run could have seen, by kind.
+    seconds: how long it took; None if it did not come to its end.
+    """
 
     answer: Answer
     grounds: tuple[Ground, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    resolutions: tuple[Resolution, ...] = ()
+    seconds: float | None = None
 
 
 def named(names: Sequence[str]) -> str:
@@ -61,20 +102,55 @@ def named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
-def decide_all(outcomes: Sequence[Result | Failed], unfinished: str | None = None) -> Decision:
-    """The answer to a run; unfinished: why it did not come to its end, None if it did."""
+def decide_all(
+    outcomes: Sequence[Result | Failed], unfinished: str | None = None, seconds: float | None = None
+) -> Decision:
+    """The answer to a run; unfinished: why it did not come to its end, None if it did. seconds: how long it took."""
+    counted = Counter(map(counted_as, outcomes))
     grounds = [*_grounds(outcomes)]
     if unfinished:
-        grounds.append(Ground(False, unfinished, ("the run",)))
-    passed = any(isinstance(each, Result) and each.judgement.verdict.passes and not each.advisory for each in outcomes)
-    if not (passed or grounds):
-        grounds.append(Ground(False, "no gating metric was measured", ("the run",)))
+        grounds.append(Ground(False, unfinished, (THE_RUN,)))
+    passed = counted[Verdict.PASS] + counted[Verdict.IMPROVED]
+    if not (passed or counted[RECORDED] or grounds):
+        grounds.append(Ground(False, "no gating metric was measured", (THE_RUN,)))
 
     grounds.sort(key=lambda ground: not ground.blocks)
-    if not grounds:
-        return Decision(Answer.GO, ())
+    answer = Answer.GO if passed else Answer.RECORDED
+    if grounds:
+        answer = Answer.NO_GO if grounds[0].blocks else Answer.NOT_PROVEN
 
-    return Decision(Answer.NO_GO if grounds[0].blocks else Answer.NOT_PROVEN, tuple(grounds))
+    counts = {name: counted[name] for name in map(str, BY_WEIGHT) if counted[name]}
+    return Decision(answer, tuple(grounds), counts, tuple(_resolutions(outcomes)), seconds)
+
+
+def counted_as(outcome: Result | Failed) -> str:
+    """The verdict of a metric, or what stands in its place: one of BY_WEIGHT."""
+    if isinstance(outcome, Failed):
+        return ADVISORY if outcome.advisory else ERROR
+    if outcome.recorded is not None:
+        return RECORDED
+
+    verdict = outcome.judgement.verdict
+    return ADVISORY if outcome.advisory and verdict is not Verdict.WRONG_RESULT else str(verdict)
+
+
+def _resolutions(outcomes: Sequence[Result | Failed]) -> Iterator[Resolution]:
+    """For each kind of metric that was judged by its times, in the order in which they were measured."""
+    found: dict[Kind, list[Resolution]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Result) and counted_as(outcome) in _JUDGED:
+            judgement = outcome.judgement
+            lo, hi, kind = judgement.numbers.lo, judgement.numbers.hi, judgement.metric.kind
+            if lo is not None and hi is not None:
+                smallest = surely_found(judgement.metric.tolerance, lo, hi)
+                found.setdefault(kind, []).append(Resolution(kind, smallest, smallest, outcome.name))
+
+    for kind, each in found.items():
+        worst = max(each, key=attrgetter("worst"))
+        yield Resolution(kind, median_low([resolution.typical for resolution in each]), worst.worst, worst.metric)
+
+
+_JUDGED = frozenset((Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.INCONCLUSIVE))
 
 
 def _grounds(outcomes: Sequence[Result | Failed]) -> Iterator[Ground]:
@@ -90,17 +166,14 @@ def _grounds(outcomes: Sequence[Result | Failed]) -> Iterator[Ground]:
 
 
 def _is_fine(outcome: Result | Failed) -> bool:
-    """Whether it passed, or is advisory: shown, and blocking nothing but by wrong numbers."""
-    if isinstance(outcome, Failed):
-        return outcome.advisory
-
-    verdict = outcome.judgement.verdict
-    return verdict.passes or (outcome.advisory and verdict is not Verdict.WRONG_RESULT)
+    """Whether it passed, was stored, or is advisory: shown, and blocking nothing but by wrong numbers."""
+    return counted_as(outcome) in (Verdict.PASS, Verdict.IMPROVED, RECORDED, ADVISORY)
 
 
 def _slower(results: Sequence[Result]) -> set[str]:
     """Names of gating metrics that are slower when all are weighed together."""
-    numbers = [(each.name, each.judgement.numbers.p_worse) for each in results if not each.advisory]
+    gating = [each for each in results if counted_as(each) in _JUDGED]
+    numbers = [(each.name, each.judgement.numbers.p_worse) for each in gating]
     weighed = [(name, p) for name, p in numbers if p is not None]
     upheld = uphold(p for _, p in weighed)
     return {name for (name, _), slower in zip(weighed, upheld, strict=True) if slower}
@@ -143,11 +216,15 @@ def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
         return _regressed(judgements, blocks)
     if judgements[0].verdict is Verdict.INCONCLUSIVE:
         return (
-            f"noise hides the answer ({_range(judgements)}); more pairs (--perf-max-replicates) or a wider band "
-            "(perf_tolerance) would settle it"
+            f"noise hides the answer ({_range(judgements)}); {_more(judgements[0])} (--perf-max-replicates) or a wider "
+            "band (perf_tolerance) would settle it"
         )
 
     return f"{judgements[0].verdict}: {_reasons(judgements[0])}{_hint(judgements[0])}"
+
+
+def _more(judgement: Judgement) -> str:
+    return "more pairs" if judgement.basis.reference == "stack" else "more replicates"
 
 
 def _of_memory(error: Finding) -> str:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from ..gate.verdict import Judgement
     from ..machine.provenance import Provenance
     from ..measure.sampling import Plan
@@ -22,24 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangWork:
-    """A metric of ranks. workload: a module-level function that each rank calls with `params`. test: its node id."""
+    """A metric of ranks. workload: a module-level function that each rank calls with `params`."""
 
     metric: Metric
     workload: Callable[..., Any]
     params: Mapping[str, Any]
     world_size: int
     plan: Plan
-    test: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServerWork:
-    """A metric of a server under a load, a closed loop. test: its node id."""
+    """A metric of a server under a load, a closed loop."""
 
     metric: Metric
     server: Server
     load: Load
-    test: str
 
 
 def _nothing() -> None:
@@ -83,8 +79,8 @@ class Reference(Protocol):
     def measure_source(self, metric: Metric, source: Source, provenance: Callable[[], Provenance] | None) -> Judged:
         """Measure what `source` gives. provenance: where that comes from; the ranks' unless given."""
 
-    def server(self, test: str) -> Server:
-        """The server under test, for the test of that node id."""
+    def server(self) -> Server:
+        """The server under test."""
 
     def slice_server(self, layers: int) -> Server:
         """The suite's own server as a rank-slice of `layers` layers."""
@@ -95,11 +91,8 @@ class Reference(Protocol):
     def output(self) -> list[tuple[str, str]]:
         """What ranks wrote since last asked: (section title, text)."""
 
-    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
-        """Hear of a phase of a perf test. passing: whether all of its verdicts pass."""
+    def problem(self) -> str | None:
+        """What is wrong with a run as a whole, of which all perf tests were begun; None if nothing is."""
 
-    def problem(self, selected: int) -> str | None:
-        """What is wrong with the run as a whole, of which `selected` perf tests were chosen; None if nothing is."""
-
-    def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
+    def ended(self) -> None:
         """Hear that the run came to its end."""

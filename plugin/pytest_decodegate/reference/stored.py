@@ -10,8 +10,6 @@ from ..gate.verdict import Judgement, Verdict, judge
 from .protocol import GangWork, Judged, ServerWork
 
 if TYPE_CHECKING:
-    import pytest
-
     from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.source import Source, Taken
@@ -80,7 +78,7 @@ class StoredReference:
         """See Reference."""
         return self._judged(metric, source, provenance or (lambda: self.provenances.of_ranks(metric.kind)))
 
-    def server(self, test: str) -> Server:
+    def server(self) -> Server:
         """See Reference."""
         return self.servers.running()
 
@@ -96,15 +94,12 @@ class StoredReference:
         """See Reference."""
         return self.gangs.output()
 
-    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
-        """See Reference: pytest's own report says it all."""
-
-    def problem(self, selected: int) -> str | None:
+    def problem(self) -> str | None:
         """See Reference: nothing beyond the verdicts."""
         return None
 
-    def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
-        """See Reference: pytest's own summary says it all."""
+    def ended(self) -> None:
+        """See Reference: each verdict has named its baseline."""
 
     def _judged(
         self, metric: Metric, source: Source, provenance: Callable[[], Provenance], world_size: int = 0

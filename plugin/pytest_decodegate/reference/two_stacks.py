@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,11 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from ..errors import DecodegateError
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
 from ..measure.paired_source import SideName, StackFailed, blamed
-from . import outcomes
 from .protocol import GangWork, Judged, ServerWork
 from .servers_in_turn import Budget, Servers, ServersInTurn
 from .unreached import Measured, unreached
@@ -42,7 +39,7 @@ def _skip(what_is_done: str) -> NoReturn:
 class TwoStacks:
     """A Reference: ranks of both stacks in turn, or servers of both. attached: where both are servers that run already.
 
-    leftovers: notes on who held memory before the run, for every verdict. announce: takes what is no verdict.
+    leftovers: notes on who held memory before the run, for every verdict.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class TwoStacks:
         ranks: RanksInTurn,
         attached: AttachedServers | None,
         leftovers: Callable[[], tuple[Finding, ...]],
-        announce: Callable[[object], None],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -68,18 +64,14 @@ class TwoStacks:
         self._ranks = ranks
         self._attached = attached
         self._leftovers = leftovers
-        self._announce = announce
-        self._failures: dict[str, tuple[Metric | None, DecodegateError]] = {}
-        self._begun: set[str] = set()
         self._measured: list[Measured] = []
-        self._started = time.monotonic()
 
     def measure(self, work: GangWork) -> Judged:
-        """See Reference: what failed is kept, with what the base measured, for the report of the run."""
+        """See Reference: where one stack fails, it is said what the base measured."""
         if self._attached is not None:
             self._attached.skip_ranks()
 
-        with self._keeping_failures(work.metric, work.test):
+        with self._telling_the_base(work.metric):
             judged = self._ranks.measure(work)
 
         self._measured.append(Measured(work.metric.name, work.world_size))
@@ -90,7 +82,7 @@ class TwoStacks:
         settings = self._settings
         budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds)
         in_turn = ServersInTurn(self._in_turn(work), work.metric, self._contrasts.any, budget)
-        with self._keeping_failures(work.metric, work.test):
+        with self._telling_the_base(work.metric):
             judgement = in_turn.judgement(work.server)
 
         self._measured.append(Measured(work.metric.name, 0))
@@ -132,19 +124,19 @@ class TwoStacks:
         """See Reference: skips."""
         _skip("only what `measure` and `measure_tpot` do is measured on both stacks")
 
-    def server(self, test: str) -> Server:
+    def server(self) -> Server:
         """See Reference: a fresh server of the candidate. What both stacks load is read before.
 
         Or the candidate that is attached, after both have said what they are.
         """
-        with self._keeping_failures(None, test):
-            if self._attached is not None:
-                self._hardware.lease.release()
-                self._contrasts.of_servers(self._attached)
-                return self._attached.server("candidate")
-            self._contrasts.of_launched()
-            with blamed("candidate"):
-                return self._servers.fresh(self._contrasts.stacks[1])
+        if self._attached is not None:
+            self._hardware.lease.release()
+            self._contrasts.of_servers(self._attached)
+            return self._attached.server("candidate")
+
+        self._contrasts.of_launched()
+        with blamed("candidate"):
+            return self._servers.fresh(self._contrasts.stacks[1])
 
     def slice_server(self, layers: int) -> NoReturn:
         """See Reference: skips."""
@@ -158,39 +150,25 @@ class TwoStacks:
         """See Reference."""
         return self._ranks.output()
 
-    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
-        """See Reference: tells of what says more than verdicts, skipped, or failed although all verdicts pass."""
-        self._begun.add(report.nodeid)
-        if report.skipped:
-            self._announce(outcomes.skipped(report))
-        elif report.failed and passing:
-            failure = self._failures.pop(report.nodeid, None)
-            self._announce(outcomes.failed(report, failure, advisory=advisory))
+    def problem(self) -> str | None:
+        """See Reference: which slowdown of a stack reached no metric."""
+        return unreached(self._contrasts.stacks, self._measured)
 
-    def problem(self, selected: int) -> str | None:
-        """See Reference: which slowdown of a stack reached no metric; None too if some tests were never begun."""
-        all_begun = len(self._begun) >= selected
-        return unreached(self._contrasts.stacks, self._measured) if all_begun else None
-
-    def ended(self, exit_status: int, selected: int, problem: str | None) -> None:
-        """See Reference: tells of it."""
+    def ended(self) -> None:
+        """See Reference: says which stacks the run had."""
         self._contrasts.announce_unknown()
-        left_out = selected - len(self._begun)
-        self._announce(outcomes.ended(exit_status, problem, left_out, time.monotonic() - self._started))
 
     def _noted(self, judged: Judged) -> Judged:
         judgement = replace(judged.judgement, notes=(*judged.judgement.notes, *self._leftovers()))
         return replace(judged, judgement=judgement)
 
     @contextmanager
-    def _keeping_failures(self, metric: Metric | None, test: str) -> Iterator[None]:
-        """Note what failed, and say what the base has measured so far."""
+    def _telling_the_base(self, metric: Metric) -> Iterator[None]:
+        """Where a stack fails, say what the base has measured so far."""
         try:
             yield
-        except DecodegateError as failure:
-            self._failures[test] = (metric, failure)
-            if metric is not None and isinstance(failure, StackFailed):
-                self._say_what_the_base_gave(metric, failure)
+        except StackFailed as failure:
+            self._say_what_the_base_gave(metric, failure)
             raise
 
     def _say_what_the_base_gave(self, metric: Metric, failure: StackFailed) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..gate.decision import Decision
 from ..gate.result import Ended, Failed, Result, Skipped, Stacks
 from ..gate.text.explain import headline
 from .fields import as_json
@@ -14,7 +15,7 @@ from .rates import line
 if TYPE_CHECKING:
     from ..metric import Json
 
-EVENTS = {Failed: "failed", Skipped: "skipped", Stacks: "stacks", Ended: "end"}
+EVENTS = {Failed: "failed", Skipped: "skipped", Stacks: "stacks", Ended: "end", Decision: "answer"}
 """How lines of the report that are no verdicts call themselves; others are called as their class."""
 
 

@@ -1,10 +1,10 @@
-"""The verdict table at the end of a perf run, in plain columns that read as well in a log file."""
+"""The end of a perf run on pytest's terminal: with -v all rows, else what does not pass, and the answer last."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..gate.decision import named
@@ -14,12 +14,14 @@ from ..machine.reach import reasons
 from .ranks import rank_tables
 from .rates import client
 from .scaling import curves, scaling_table
-from .table import Column, cells, table, unjudged
+from .screen import COLOURS, About, counts, last_line, screen, wrapped
+from .table import Column, cells, table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from ..gate.result import Result
+    from ..gate.run import Run
 
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
 COLUMNS: tuple[Column, ...] = ("name", "verdict", "measured", "base", "change", "interval", "band", "replicates")
@@ -27,6 +29,9 @@ COLUMNS: tuple[Column, ...] = ("name", "verdict", "measured", "base", "change", 
 
 _UNFIT = (Verdict.INVALID, Verdict.WRONG_RESULT)
 """What was measured under these verdicts is not to be put beside anything."""
+
+MOST_NOTES = 6
+"""Of the screen without -v."""
 
 _COLOURS = {
     Verdict.PASS: "green",
@@ -38,28 +43,36 @@ _COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run came to. problem: what failed besides the tests. launches: what ranks cost, a sentence each."""
+    """What a run came to. launches: what ranks cost, a sentence each."""
 
-    results: Sequence[Result]
+    run: Run
     machine_class: str
-    problem: str | None = None
+    about: About
     launches: Sequence[str] = ()
 
 
 def write_summary(reporter: TerminalReporter, summary: Summary) -> None:
-    """Write what failed besides the tests, and the table; silent when there is neither."""
-    if summary.problem:
-        reporter.write_sep("=", "perf")
-        reporter.write_line(summary.problem, red=True)
-    if summary.results and reporter.config.get_verbosity() < 0:
-        reporter.write_line(counts(summary.results))
-    elif summary.results:
+    """Write the answer last; before it what does not pass, with -v all rows, with -q the counts alone."""
+    decision = summary.run.decision
+    verbosity = reporter.config.get_verbosity()
+    if verbosity < 0:
+        reporter.write_line(counts(summary.run, decision))
+        reporter.write_line(last_line(decision), **{COLOURS[decision.answer]: True})
+        return
+
+    reporter.write_sep("=", "perf")
+    if verbosity > 0 and summary.run.results:
         _write_table(reporter, summary)
+
+    for text in _said(summary, verbose=verbosity > 0):
+        reporter.write_line(text)
+
+    for line in screen(summary.run, summary.about):
+        reporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
 
 
 def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
-    results = summary.results
-    reporter.write_sep("=", "perf")
+    results = summary.run.results
     reporter.write_line(f"machine class {summary.machine_class}; change and interval: + is worse, but - for rates")
     again = {(result.nodeid, result.name) for result in results if result.attempt > 1}
     lines = (row(result, tried=(result.nodeid, result.name) in again) for result in results)
@@ -69,23 +82,29 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
         colour = "green" if result.passes else _COLOURS.get(result.judgement.verdict, "red")
         reporter.write_line(line, **{colour: True})
 
-    verbose = reporter.config.get_verbosity() > 0
-    bracketed = unjudged(result.judgement for result in results)
-    beside = _beside(summary, verbose=verbose)
-    for line in (*bracketed, *chosen(results), *untouched(results), *noted(results), *beside):
-        reporter.write_line(line)
 
-    reporter.write_line(counts(results))
+def _said(summary: Summary, *, verbose: bool) -> Iterator[str]:
+    """What is said of the metrics besides their rows: what they were compared with, what to know of them."""
+    results = summary.run.results
+    uncovered = tuple(not_covered(result.judgement for result in results))
+    if verbose:
+        yield from (*chosen(results), *untouched(results), *noted(results), *uncovered, *_beside(summary))
+        return
+
+    width = summary.about.width
+    said = (*chosen(results), *untouched(results), *together(results), *uncovered)
+    yield from (line.text for text in said for line in wrapped(text, width))
+    yield from rank_tables(results, always=False)
 
 
-def _beside(summary: Summary, *, verbose: bool) -> Iterator[str]:
-    """What the metrics say together: what no interval covers, ranks and world sizes, what client and ranks cost."""
-    yield from not_covered(result.judgement for result in summary.results)
-    yield from rank_tables(summary.results, always=verbose)
-    judgements = [result.judgement for result in summary.results if result.judgement.verdict not in _UNFIT]
+def _beside(summary: Summary) -> Iterator[str]:
+    """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
+    results = summary.run.results
+    yield from rank_tables(results, always=True)
+    judgements = [result.judgement for result in results if result.judgement.verdict not in _UNFIT]
     levels = ((judgement.metric, judgement.numbers.measured) for judgement in judgements)
     yield from scaling_table(curves((metric.name, metric.contract, level) for metric, level in levels if level))
-    yield from client(result.rates for result in summary.results)
+    yield from client(result.rates for result in results)
     yield from summary.launches
 
 
@@ -112,6 +131,19 @@ def noted(results: Sequence[Result]) -> list[str]:
     return [f"note: {result.name}: {note}" for result in results for note in result.judgement.notes]
 
 
+def together(results: Sequence[Result]) -> Iterator[str]:
+    """The same, each note once, of all the metrics that it is about; no more than MOST_NOTES."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.judgement.notes:
+            names.setdefault(note.brief, []).append(result.name)
+
+    for text, whose in islice(names.items(), MOST_NOTES):
+        yield f"note: {named(whose)}: {text}"
+    if len(names) > MOST_NOTES:
+        yield f"and {len(names) - MOST_NOTES} more notes (-v)"
+
+
 def row(result: Result, *, tried: bool = False) -> tuple[str, ...]:
     """The cells of one result, as HEADER names them; tried: whether its metric was measured in several tries."""
     marks = (
@@ -120,18 +152,3 @@ def row(result: Result, *, tried: bool = False) -> tuple[str, ...]:
         + ", recorded" * (result.recorded is not None)
     )
     return cells(result.judgement, COLUMNS, marks)
-
-
-def counts(results: Sequence[Result]) -> str:
-    """One line: how many of each verdict, and which did not pass."""
-    verdicts = Counter(str(result.judgement.verdict) for result in results)
-    failed = [result.name for result in results if not result.passes]
-    said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    recorded = sum(result.recorded is not None for result in results)
-    return "; ".join(
-        [
-            f"perf: {said}",
-            *([f"{recorded} recorded"] if recorded else []),
-            *([f"failed: {', '.join(failed)}"] if failed else []),
-        ]
-    )

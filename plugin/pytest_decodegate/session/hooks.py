@@ -50,7 +50,7 @@ class SessionHooks:
             if report.failed:
                 self._session.results.attempt_failed(item.nodeid)
             passing = all(result.passes for result in self._session.results.of(item))
-            self._session.reference.test_ended(report, passing=passing, advisory=marker_advisory(item))
+            self._session.results.test_ended(report, passing=passing, advisory=marker_advisory(item))
 
         return report
 
@@ -87,24 +87,29 @@ class SessionHooks:
             self._note_problem_of_reference()
         if exitstatus == pytest.ExitCode.OK and results.problem:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if results.selected or own.settings.base is not None:
-            own.reference.ended(exitstatus, results.selected, results.problem)
+        if results.answers or own.settings.base is not None:
+            own.reference.ended()
+            decision = results.end(exitstatus)
+            if exitstatus == pytest.ExitCode.OK and decision.answer.status:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _note_problem_of_reference(self) -> None:
         results = self._session.results
-        if results.selected and (problem := self._session.reference.problem(results.selected)):
+        if results.selected and results.all_begun and (problem := self._session.reference.problem()):
             results.add_problem(problem)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """The verdict table; silent when no perf test ran."""
-        if self._session.results.all or self._session.results.problem:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None, object, object]:
+        """The answer, after pytest's own summaries; silent when no perf test ran, or a command says it itself."""
+        result = yield
+        if self._session.answers:
             from ..report import terminal
 
-            own, results = self._session, self._session.results
-            launches = results.launches.lines()
-            summary = terminal.Summary(results.all, own.hardware.fingerprint.machine_class, results.problem, launches)
-            terminal.write_summary(terminalreporter, summary)
+            terminal.write_summary(terminalreporter, self._session.summary(terminalreporter))
+        elif self._session.results.problem:
+            terminalreporter.write_line(self._session.results.problem, red=True)
+
+        return result
 
     def pytest_enter_pdb(self) -> None:
         """A person is looking: deadlines of the ranks wait."""
@@ -123,6 +128,7 @@ class SessionHooks:
             return result
         except DecodegateError as error:
             self._session.doubt(error)
+            self._session.results.note_failure(item.nodeid, error)
             # Our own frames help nobody; the line of the test does.
             raise pytest.fail.Exception(_without_our_frames(error, item), pytrace=False) from None
         finally:

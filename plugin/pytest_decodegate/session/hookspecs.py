@@ -19,4 +19,7 @@ def pytest_decodegate_stacks(config: pytest.Config) -> tuple[Stack, Stack] | Non
 
 
 def pytest_decodegate_outcome(outcome: object) -> None:
-    """Take what the run says, as it comes: a Result, Failed, Skipped, Stacks or Ended of gate.result, or a Launch."""
+    """Take what the run says, as it comes: a Result, Failed, Skipped, Stacks or Ended of gate.result, or a Launch.
+
+    The last one of a run that came to its end is a Decision of gate.decision: the answer.
+    """

@@ -95,7 +95,7 @@ class Perf:
 
         def judged(metric: Metric) -> Judged:
             precision = plan or Plan(precision=metric.tolerance * SAMPLING_SHARE)
-            return self._reference.measure(GangWork(metric, workload, params, world_size, precision, self._item.nodeid))
+            return self._reference.measure(GangWork(metric, workload, params, world_size, precision))
 
         return self._conclude(metric, "gang", judged)
 
@@ -108,7 +108,7 @@ class Perf:
         __tracebackhide__ = True
 
         def judged(metric: Metric) -> Judged:
-            return self._reference.measure_tpot(ServerWork(metric, server, load, self._item.nodeid))
+            return self._reference.measure_tpot(ServerWork(metric, server, load))
 
         return self._conclude(metric, "window", judged)
 
@@ -120,7 +120,7 @@ class Perf:
         __tracebackhide__ = True
 
         def judged(metric: Metric) -> Judged:
-            return self._reference.measure_plateau(ServerWork(metric, server, load, self._item.nodeid), most)
+            return self._reference.measure_plateau(ServerWork(metric, server, load), most)
 
         return self._conclude(metric, "window", judged)
 
@@ -215,7 +215,8 @@ class Perf:
         else:
             self._refuse_undeclared(metric)
             self._results.claim(metric.name, self._item.nodeid)
-            judged = self._measured(metric, level, measure)
+            with self._results.naming_failures(metric, self._item.nodeid):
+                judged = self._measured(metric, level, measure)
 
         result = self._result(judged)
         if not result.passes:

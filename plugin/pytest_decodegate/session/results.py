@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import BadInput
+from ..errors import BadInput, DecodegateError
+from ..gate.run import Run
 from ..report import lines
+from . import outcomes
 from .launches import Launches
 
 if TYPE_CHECKING:
     import pytest
 
+    from ..gate.decision import Decision
     from ..gate.result import Result
     from ..measure.source import Progress
+    from ..metric import Metric
 
 
 class Results:
-    """The results of one session. announce: hands an outcome to whoever takes it: the JSON report, a command.
+    """The results of one session. announce: hands an outcome to `run` and to whoever else takes it.
 
     selected: perf tests chosen. problem: what is wrong with the run as a whole, which must not end as if all were well.
     """
 
     def __init__(self, announce: Callable[[object], None], progress: Progress) -> None:
-        self.all: list[Result] = []
+        self.run = Run()
         self.launches = Launches(announce)
         self.selected = 0
         self.problem: str | None = None
@@ -35,11 +41,24 @@ class Results:
         self._attempts: Counter[str] = Counter()
         self._failed_attempts: dict[tuple[str, int], None] = {}
         self._profiled: set[tuple[str, int]] = set()
+        self._begun: set[str] = set()
+        self._failures: dict[str, tuple[Metric | None, DecodegateError]] = {}
+        self._started = time.monotonic()
 
     @property
     def measured_nothing(self) -> bool:
         """True if perf tests were selected and not one of them came to a verdict or a profile."""
-        return self.selected > 0 and not self.all and not self._profiled
+        return self.selected > 0 and not self.run.results and not self._profiled
+
+    @property
+    def answers(self) -> bool:
+        """Whether the run is to say GO or why not; one that took profiles and measured no metric is not."""
+        return self.selected > 0 and not (self._profiled and not self.run.outcomes)
+
+    @property
+    def all_begun(self) -> bool:
+        """Whether every perf test that was selected has had its turn."""
+        return len(self._begun) >= self.selected
 
     def note_profile(self, item: pytest.Item) -> None:
         """A test took a profile that holds what the model must launch: it measured, though no metric."""
@@ -58,7 +77,7 @@ class Results:
     def of(self, item: pytest.Item) -> list[Result]:
         """The results of one test so far, in its present try."""
         attempt = self._attempt(item.nodeid)
-        return [result for result in self.all if (result.nodeid, result.attempt) == (item.nodeid, attempt)]
+        return [result for result in self.run.results if (result.nodeid, result.attempt) == (item.nodeid, attempt)]
 
     def begin_attempt(self, nodeid: str) -> None:
         """A test is tried, for the first time or again."""
@@ -74,7 +93,7 @@ class Results:
     @property
     def not_passed(self) -> str:
         """What did not pass, whatever ran again: "nap REGRESSED in try 1"; "" if all did."""
-        bad = [result for result in self.all if not result.passes]
+        bad = [result for result in self.run.results if not result.passes]
         parts = [f"{result.name} {result.judgement.verdict} in try {result.attempt}" for result in bad]
         judged = {(result.nodeid, result.attempt) for result in bad}
         parts += [
@@ -85,11 +104,40 @@ class Results:
     def add(self, result: Result, item: pytest.Item, world_size: int = 0) -> None:
         """Say and write a result as it comes, so that a crash later loses nothing. world_size: of its gangs, or 0."""
         result = replace(result, attempt=self._attempt(result.nodeid))
-        self.all.append(result)
         self._progress.say(lines.verdict_line(result))
         item.user_properties.extend(lines.properties(result))
         self._announce(result)
         self.launches.judged(world_size)
+
+    @contextmanager
+    def naming_failures(self, metric: Metric, test: str) -> Iterator[None]:
+        """Note of what fails that it was `metric` that the test measured."""
+        try:
+            yield
+        except DecodegateError as failure:
+            self.note_failure(test, failure, metric)
+            raise
+
+    def note_failure(self, test: str, failure: DecodegateError, metric: Metric | None = None) -> None:
+        """Keep the error with which a test ends; where it was measuring, that was noted before."""
+        self._failures.setdefault(test, (metric, failure))
+
+    def test_ended(self, report: pytest.TestReport, *, passing: bool, advisory: bool) -> None:
+        """Tell of a phase of a test that says more than verdicts: skipped, or failed although all verdicts pass."""
+        self._begun.add(report.nodeid)
+        if report.skipped:
+            self._announce(outcomes.skipped(report))
+        elif report.failed and passing:
+            failure = self._failures.pop(report.nodeid, None)
+            self._announce(outcomes.failed(report, failure, advisory=advisory))
+
+    def end(self, exit_status: int) -> Decision:
+        """Tell how the run ended, and the answer to it; returns that."""
+        left_out = self.selected - len(self._begun)
+        self._announce(outcomes.ended(exit_status, self.problem, left_out, time.monotonic() - self._started))
+        decision = self.run.decision
+        self._announce(decision)
+        return decision
 
     def add_problem(self, problem: str) -> None:
         """Keep what is wrong with the run as a whole."""

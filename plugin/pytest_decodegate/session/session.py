@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.pathlib import bestrelpath
 
 from ..errors import BadInput, DecodegateError, ServerHung
 from ..machine.cpu_load import CpuLoad
@@ -25,6 +26,8 @@ from ..settings.settings import Settings, read_settings
 from .results import Results
 
 if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
     from ..cause import Finding
     from ..gang.controller import GangOptions
     from ..machine.fingerprint import Fingerprint
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from ..reference.loaded import ProvenanceReader
     from ..reference.protocol import Reference
     from ..reference.recorder import Recorder
+    from ..report.terminal import Summary
     from ..resources.gangs import Gangs
     from .perf import Perf
 
@@ -68,7 +72,8 @@ class PerfSession:
         self._item_started = 0.0
 
     def announce(self, outcome: object) -> None:
-        """Hand an outcome to whoever takes it: the JSON report, a command that started this run, other plugins."""
+        """Keep an outcome, and hand it to whoever takes it: the JSON report, a command that started this run."""
+        self.results.run.add(outcome)
         self.config.hook.pytest_decodegate_outcome(outcome=outcome)
 
     def begin(self, item: pytest.Item | None) -> None:
@@ -129,6 +134,30 @@ class PerfSession:
     def has_usable_server(self) -> bool:
         """Whether a server may be asked: no earlier test has shown wedged GPUs or a server that hangs."""
         return not (self.hardware.wedged() or self.servers.hung)
+
+    @property
+    def answers(self) -> bool:
+        """Whether this run ends with an answer on pytest's terminal: a command that started it says it itself."""
+        collects = bool(self.config.option.collectonly)
+        return self.results.answers and not (collects or self.settings.started_by_command)
+
+    def summary(self, reporter: TerminalReporter) -> Summary:
+        """What the terminal shows at the end."""
+        from ..report.screen import About
+        from ..report.terminal import Summary
+
+        arguments = map(str, self.config.invocation_params.args)
+        verbose = self.config.get_verbosity() > 0
+        about = About(("pytest", *arguments), self._reports(), reporter._tw.fullwidth, verbose)
+        # Of a host whose GPUs are broken no class is known, and nothing was measured there.
+        where = self.hardware.fingerprint.machine_class if self.results.run.results else ""
+        return Summary(self.results.run, where, about, self.results.launches.lines())
+
+    def _reports(self) -> tuple[str, ...]:
+        """Files that this run has written."""
+        recorded = dict.fromkeys(result.recorded for result in self.results.run.results if result.recorded)
+        files = [*(("recorded", path) for path in recorded), ("report", self.settings.report)]
+        return tuple(f"{what}: {bestrelpath(Path.cwd(), path)}" for what, path in files if path)
 
     def close_gangs(self, world_size: int) -> None:
         """Stop the gangs of one world size, if they run."""
@@ -226,7 +255,6 @@ class PerfSession:
             ranks=ranks,
             attached=attached,
             leftovers=self._leftovers,
-            announce=self.announce,
         )
 
     @cached_property

@@ -23,6 +23,7 @@ class Settings:
     """What the user asked for. Times in seconds, tolerances as fractions. baseline: None chooses from `baselines`.
 
     import_path: folders that pytest's Python imports from by the user's wish: its `pythonpath`, then PYTHONPATH.
+    started_by_command: whether a command gave the two stacks, and says itself what came of them.
     """
 
     record: values.Record
@@ -49,6 +50,7 @@ class Settings:
     warm_up_seconds: float
     quality_prompts: tuple[str, ...]
     import_path: tuple[str, ...]
+    started_by_command: bool
 
     def tolerance(self, metric: str, own: float) -> float:
         """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
@@ -58,7 +60,8 @@ class Settings:
 
 def read_settings(config: pytest.Config) -> Settings:
     """Check everything that can be checked before a test runs; raises BadInput naming the option and the value."""
-    stack, base = values.stacks(config)
+    given = values.stacks_of_command(config)
+    stack, base = values.stacks(config, given)
     replicates = values.count(config, "--perf-replicates", default=6 if base else 5, at_least=2)
     most = values.count(config, "--perf-max-replicates", default=(4 if base else 2) * replicates, at_least=replicates)
     server, serve = config.getoption("--perf-server"), config.getoption("--perf-serve")
@@ -91,4 +94,5 @@ def read_settings(config: pytest.Config) -> Settings:
         warm_up_seconds=values.seconds(config, "--perf-warmup-timeout", default=900),
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
         import_path=values.import_path(config),
+        started_by_command=given is not None,
     )

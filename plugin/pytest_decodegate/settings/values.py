@@ -44,14 +44,19 @@ def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
         yield pattern.strip(), parse_tolerance(band, f"ini option perf_tolerance: line {line!r}")
 
 
-def stacks(config: pytest.Config) -> tuple[Stack, Stack | None]:
-    """The stack under test, and the one that it is measured against if there is one."""
+def stacks_of_command(config: pytest.Config) -> tuple[Stack, Stack] | None:
+    """Base and candidate of a run that a command started; None of any other."""
+    given: tuple[Stack, Stack] | None = config.hook.pytest_decodegate_stacks(config=config)
+    return given
+
+
+def stacks(config: pytest.Config, given: tuple[Stack, Stack] | None) -> tuple[Stack, Stack | None]:
+    """The stack under test, and the one that it is measured against if there is one; `given` by a command, or None."""
     from .rank_python import check_ranks
     from .stack import parse_stack
 
     texts: list[str] = config.getoption("--perf-stack") or []
     against: list[str] = config.getoption("--perf-against") or []
-    given: tuple[Stack, Stack] | None = config.hook.pytest_decodegate_stacks(config=config)
     if given and (texts or against):
         raise BadInput(
             f"--perf-stack and --perf-against ({', '.join([*texts, *against])}): leave them out; the command that "

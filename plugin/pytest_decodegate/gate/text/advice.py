@@ -74,7 +74,7 @@ def _beside_baseline(judgement: Judgement) -> Iterator[str]:
         yield f"if this is the clock from now on, record the host as it is: {_RECORD_ALL}"
     if any(each.declarable for each in judgement.undeclared):
         # The command replaces the one that was typed, so it repeats what was declared already.
-        names = ",".join(_declarations(judgement.differences))
+        names = ",".join(declarations(judgement.differences))
         yield f"if that is the change under test, declare it: `pytest -m perf --perf-change {names}`"
     if fixed := [each.field for each in judgement.undeclared if not each.declarable]:
         yield f"{', '.join(fixed)} cannot be declared: set it back, or record this host as it is: {_RECORD_ALL}"
@@ -100,7 +100,7 @@ def _beside_file(judgement: Judgement) -> Iterator[str]:
     """Say on the command line what differs on purpose, or that it does not matter."""
     if judgement.another:
         yield _other_measurement(judgement.another)
-    if names := _declarations(judgement.undeclared):
+    if names := declarations(judgement.undeclared):
         yield f"if that is the change under test, declare it: --change {','.join(names)}"
     if fixed := dict.fromkeys(without_numbers(each.field) for each in judgement.undeclared if not each.declarable):
         yield f"this cannot be the change; to compare all the same: {_allow(fixed)}"
@@ -203,7 +203,7 @@ def _measuring_more(sessions: int, settlement: Settlement) -> Iterator[str]:
         )
 
 
-def _declarations(differences: Iterable[Difference]) -> dict[str, None]:
+def declarations(differences: Iterable[Difference]) -> dict[str, None]:
     """What to type to declare the declarable ones, once each: nccl for nccl_sha256."""
     return dict.fromkeys(declaration(each) for each in differences if each.declarable)
 
