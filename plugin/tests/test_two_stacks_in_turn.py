@@ -109,7 +109,8 @@ class Host:
         return self.benches[name.rstrip("-")]
 
     def two_stacks(self, candidate: Stack | None = None) -> TwoStacks:
-        known = {"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), **self.settings}
+        known = {"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), "import_path": ()}
+        known |= self.settings
         settings: Any = SimpleNamespace(**known)
         progress: Any = SimpleNamespace(tick=Said().tick, say=self.told.append)
         self.hardware.watch = Watched
