@@ -148,7 +148,7 @@ def test_what_has_no_baseline_is_recorded_and_what_was_recorded_is_gated() -> No
 
 def test_many_names_become_their_families_and_a_test_without_a_metric_keeps_the_selection() -> None:
     red = [changed(SLOWER, name=f"{family}[m={n}]") for n in range(8) for family in ("marlin_moe", "q_b")]
-    assert follow(run(*red)) == "pytest -m perf '--perf-only=marlin_moe*' '--perf-only=q_b*'"
+    assert follow(run(*red)) == "pytest -m perf '--perf-only=marlin_moe[*]' '--perf-only=q_b[*]'"
     assert follow(run(OPEN, CRASHED), "pytest", "-m", "perf", "--perf-only", "x") == (
         "pytest -m perf --perf-max-replicates=14"
     )

@@ -92,7 +92,13 @@ def _patterns(names: Sequence[str]) -> list[str]:
     if len(names) <= MOST_NAMES:
         return list(dict.fromkeys(names))
 
-    return list(dict.fromkeys(f"{name.partition('[')[0]}*" for name in names))
+    return list(dict.fromkeys(_family(name) for name in names))
+
+
+def _family(name: str) -> str:
+    """The pattern of all sizes of what `name` measures: "marlin_moe[*]"; a name without a size is its own."""
+    family, bracket, _ = name.partition("[")
+    return f"{family}[*]" if bracket else name
 
 
 def _declared(judgements: Sequence[Judgement]) -> list[str]:
