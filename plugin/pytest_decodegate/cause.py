@@ -44,6 +44,8 @@ class Cause(StrEnum):
     UNCAUSED = "swap without a change"
     CLOCK_SHIFT = "clocks differ"
     NO_BASELINE = "no baseline"
+    # Of comparisons that stay open.
+    PROCESS_APART = "process apart"
     # Of results.
     WRONG_NUMBERS = "wrong numbers"
     WRONG_ANSWERS = "wrong answers"
@@ -57,7 +59,7 @@ class Cause(StrEnum):
     @property
     def explains_times(self) -> bool:
         """Whether it may be why a metric is slower or faster."""
-        return self in (Cause.KERNEL_SWAP, Cause.STRAGGLER, Cause.ACCEPTANCE)
+        return self in (Cause.KERNEL_SWAP, Cause.STRAGGLER, Cause.ACCEPTANCE, Cause.PROCESS_APART)
 
 
 class Finding(str):

@@ -10,6 +10,7 @@ from functools import cached_property
 from ..baseline.schema import Baseline, Session, StoredMetric
 from ..cause import Cause, Finding
 from ..gate.evidence import speculation
+from ..gate.evidence.apart import rest_of_stored, stored_findings
 from ..gate.evidence.swaps import is_swap, swap_findings
 from ..gate.published import without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
@@ -28,6 +29,7 @@ from ..gate.verdict import (
     level_of,
     session_logs,
     unjudged,
+    with_apart,
 )
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
@@ -58,6 +60,19 @@ class _Common:
         """Of the new sessions with those of the base."""
         base, new = self.logs
         return compare_sessions(new, base, self.own, self.fitted, LOOKS)
+
+    @property
+    def apart(self) -> tuple[Finding, ...]:
+        """The processes that are far from the others of their session, on both sides."""
+        base = stored_findings(self.base, "session of the reference")
+        return (*base, *stored_findings(self.new, "session of the new file"))
+
+    @property
+    def rest(self) -> _Common:
+        """The same without these processes."""
+        base, new = rest_of_stored(self.base), rest_of_stored(self.new)
+        logs = session_logs(base), session_logs(new)
+        return _Common(base, new, logs, Spread.of(*logs), self.fitted)
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,9 @@ class Judge:
         if shift and self.terms.allow(CLOCK):
             changed, shift = (*changed, f"{shift} (allowed)"), None
 
-        return self._confounded(self._compared(self._bare(common, changed), common), shift)
+        bare = self._bare(common, changed)
+        judgement = self._confounded(self._compared(bare, common), shift)
+        return with_apart(judgement, lambda: self._compared(bare, common.rest))
 
     def _compared(self, bare: Judgement, common: _Common) -> Judgement:
         """The judgement completed by the rule that is the metric's: of a published point, of answers, or of times."""
@@ -112,11 +129,8 @@ class Judge:
             return by_answers(bare, _replicates(new), base)
 
         comparison = common.comparison
-        judgement = self._weighed(bare, common, comparison)
-        if new.metric.kind == "serving" and (said := _speculation(base, new, comparison)):
-            judgement = replace(judgement, notes=said)
-
-        return judgement
+        notes = _speculation(base, new, comparison) if new.metric.kind == "serving" else ()
+        return replace(self._weighed(bare, common, comparison), notes=(*notes, *common.apart))
 
     def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""

@@ -197,7 +197,7 @@ def _key(outcome: Result | Failed) -> Hashable:
         return ERROR, outcome.error.key
 
     judgement = outcome.judgement
-    if judgement.verdict is Verdict.INCONCLUSIVE:
+    if judgement.verdict is Verdict.INCONCLUSIVE and not judgement.reasons:
         return judgement.verdict
     if judgement.verdict is Verdict.REGRESSED:
         why = _why(judgement)
@@ -214,7 +214,7 @@ def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
     judgements = [each.judgement for each in group if isinstance(each, Result)]
     if judgements[0].verdict is Verdict.REGRESSED:
         return _regressed(judgements, blocks)
-    if judgements[0].verdict is Verdict.INCONCLUSIVE:
+    if judgements[0].verdict is Verdict.INCONCLUSIVE and not judgements[0].reasons:
         return (
             f"noise hides the answer ({_range(judgements)}); {_more(judgements[0])} (--perf-max-replicates) or a wider "
             "band (perf_tolerance) would settle it"

@@ -19,12 +19,22 @@ from ..machine.provenance import Difference
 from ..machine.reach import harmless
 from ..metric import Measurement, Metric
 from .evidence import speculation
+from .evidence.apart import apart_findings, places
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
 from .stats.looks import POCOCK_ALPHA
 from .stats.rules import Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
-from .verdict import Basis, Judgement, Numbers, Verdict, difference_finding, geometric_mean, identity_differences
+from .verdict import (
+    Basis,
+    Judgement,
+    Numbers,
+    Verdict,
+    difference_finding,
+    geometric_mean,
+    identity_differences,
+    with_apart,
+)
 
 FIRST_PAIRS = 6
 """Of the first look: with fewer the quantiles of t explode (power at +2 % is .62 with 4 pairs)."""
@@ -138,7 +148,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         verdict=Verdict.WRONG_RESULT,
         basis=Basis(candidate.measurement.level, len(candidate.measurement.replicates), reference="stack", looks=looks),
         numbers=Numbers(geometric_mean(candidate.measurement.values), geometric_mean(base.measurement.values)),
-        notes=tuple(_by_side((base.notes, candidate.notes))),
+        notes=tuple(_by_side([(*side.notes, *apart_findings(side.measurement)) for side in (base, candidate)])),
     )
     if candidate.wrong is not None:
         wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
@@ -159,9 +169,27 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         uncaused = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
         return _shown(uncaused, base, candidate, looks)
 
-    comparison = compare_pairs(base.measurement, candidate.measurement, looks)
+    judgement = replace(judgement, changed=tuple(map(str, contrast.differences)))
+    sides = base.measurement, candidate.measurement
+    return with_apart(_weighed(judgement, *sides), lambda: _weighed(judgement, *_rest(*sides)))
+
+
+def _rest(base: Measurement, candidate: Measurement) -> tuple[Measurement, Measurement]:
+    """Both sides without the pairs in which a process is apart from the others of its side."""
+    gone = {*places(base.metric, base.replicates), *places(candidate.metric, candidate.replicates)}
+
+    def rest(side: Measurement) -> Measurement:
+        kept = (replicate for place, replicate in enumerate(side.replicates) if place not in gone)
+        return replace(side, replicates=tuple(kept))
+
+    return rest(base), rest(candidate)
+
+
+def _weighed(judgement: Judgement, base: Measurement, candidate: Measurement) -> Judgement:
+    """The judgement with the statistics of the pairs."""
+    comparison = compare_pairs(base, candidate, judgement.basis.looks)
     outcome = decide(comparison, judgement.metric.tolerance)
-    accepted = speculation.acceptance(candidate.measurement.replicates, stored, math.expm1(comparison.change))
+    accepted = speculation.acceptance(candidate.replicates, _as_stored(base), math.expm1(comparison.change))
     numbers = judgement.numbers
     return replace(
         judgement,
@@ -169,7 +197,6 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         basis=replace(judgement.basis, pair_noise=comparison.pair_sd),
         numbers=numbers.compared(judgement.metric, numbers.base, comparison),
         notes=(*accepted, *judgement.notes),
-        changed=tuple(map(str, contrast.differences)),
         settlement=_settlement(comparison, judgement.metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
 

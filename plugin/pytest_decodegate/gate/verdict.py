@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,12 +15,14 @@ from ..machine.clocks import clock_shift
 from ..machine.provenance import ABSENT, Difference
 from ..metric import Level, Measurement, Metric, Replicate
 from .evidence import quality, speculation
+from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_findings
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
 from .published import decide_by_band, published_differences, published_part, unpublished
 from .stats.noise import mean
 from .stats.recorded import noise_class
 from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
+from .text.quantity import format_percent
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
@@ -123,7 +125,8 @@ class Judgement:
     changed: declared differences between the two sides, as sentences. differences, undeclared: in provenance, those
     that count and those that confound. harmless: those that cannot touch the metric. another: fields that make it
     another measurement than the base.
-    settlement: what would have settled an INCONCLUSIVE metric, None for other verdicts.
+    settlement: what would have settled an INCONCLUSIVE metric, without its processes that are apart if there are some;
+    None for other verdicts, and where the rest is settled.
     """
 
     metric: Metric
@@ -170,7 +173,7 @@ def judge(
             choice=selection.choice,
         ),
         numbers=Numbers(geometric_mean(measurement.values)),
-        notes=tuple(notes),
+        notes=(*notes, *apart_findings(measurement)),
     )
     if wrong is not None:
         return replace(judgement, reasons=(Finding(wrong, Cause.WRONG_NUMBERS, wrong),))
@@ -191,7 +194,7 @@ def judge(
     stored = baseline.metrics[name]
     another = tuple(identity_differences(stored, measurement.metric, measurement.level))
     if selection.differences and not selection.undeclared:
-        judgement = replace(judgement, notes=(*notes, *swap_findings(filter(is_swap, another))))
+        judgement = replace(judgement, notes=(*judgement.notes, *swap_findings(filter(is_swap, another))))
         another = tuple(difference for difference in another if not is_swap(difference))
 
     if stored.level == "published":
@@ -211,7 +214,8 @@ def judge(
         return _shown(confounded, measurement, baseline)
 
     judgement = replace(judgement, changed=tuple(map(str, selection.differences)))
-    return _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
+    compared = _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
+    return with_apart(compared, lambda: _weigh(judgement, rest_of(measurement), rest_of_stored(stored), baseline))
 
 
 def _itself(selection: Selection, baseline: Baseline) -> Finding:
@@ -231,6 +235,31 @@ def _compared(judgement: Judgement, measurement: Measurement, stored: StoredMetr
         return by_answers(judgement, measurement.replicates, stored)
 
     return _weigh(judgement, measurement, stored, baseline)
+
+
+def with_apart(judgement: Judgement, rest: Callable[[], Judgement]) -> Judgement:
+    """The judgement, open if the few processes that are apart decide whether it passes; then they are its reason.
+
+    rest: judges without those that its notes name. What would settle an open metric is of the rest: one process that
+    took sixteen times as long makes a noise of which no number of replicates gets the better.
+    """
+    found = tuple(note for note in judgement.notes if note.cause is Cause.PROCESS_APART)
+    if not (found and judgement.verdict.judged):
+        return judgement
+
+    without = rest()
+    if judgement.verdict is not Verdict.INCONCLUSIVE and without.verdict.passes == judgement.verdict.passes:
+        return judgement
+
+    change = without.numbers.change or 0.0
+    text = f"without {'it' if len(found) == 1 else 'them'} this is {without.verdict}, {format_percent(change)}"
+    return replace(
+        judgement,
+        verdict=Verdict.INCONCLUSIVE,
+        reasons=(*found, Finding(text, Cause.PROCESS_APART)),
+        notes=tuple(note for note in judgement.notes if note not in found),
+        settlement=without.settlement,
+    )
 
 
 def _shown(judgement: Judgement, measurement: Measurement, baseline: Baseline | None) -> Judgement:
@@ -321,6 +350,7 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),
             *judgement.notes,
+            *stored_findings(stored, "stored session"),
         ),
         settlement=settle(comparison, metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...cause import Cause
 from ...machine.clocks import FIELD as CLOCK
 from ...machine.provenance import COMPONENTS, Difference, undeclared
+from ..evidence.apart import STORED
 from ..pairs import MOST_FORESEEN
 from ..published import without_numbers
 from ..stats.rules import MOST_REPLICATES, MOST_SESSIONS, Settlement
-from ..verdict import Judgement, Verdict
+from ..verdict import Basis, Judgement, Verdict
 from .quantity import format_band, format_percent, rounded_up_band
+
+WIDEST_BAND = 0.5
+"""That is worth naming: who accepts more gates nothing."""
 
 _RECORD_ALL = "`pytest -m perf --perf-record=all`"
 _SUSPICION = "be suspicious first: is the same work still done (result checks, cache hits, skipped layers, clocks)?"
@@ -37,6 +41,8 @@ def advice(judgement: Judgement) -> tuple[str, ...]:
             return _regressed(judgement)
         case Verdict.IMPROVED:
             return _improved(judgement)
+        case Verdict.INCONCLUSIVE if _has(judgement, Cause.PROCESS_APART):
+            return tuple(_apart(judgement))
         case _ if judgement.settlement is not None:
             return tuple(_open(judgement, judgement.settlement))
         case _:
@@ -159,6 +165,15 @@ def _improved(judgement: Judgement) -> tuple[str, ...]:
     )
 
 
+def _apart(judgement: Judgement) -> Iterator[str]:
+    """One process that is far from all the others is to be found out, not measured away."""
+    yield "run again: a process that does not come back was chance, one that does is a slow mode, which no band hides"
+    if any(reason.about == STORED for reason in judgement.reasons):
+        yield "a stored session with such a process is a poor measure: drop it with `decodegate baselines prune`"
+    if judgement.settlement is not None:
+        yield from (f"even without it: {line}" for line in _open(judgement, judgement.settlement))
+
+
 def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
     """What would have settled it, in what can be had more of; and the band that would have passed."""
     match judgement.basis.reference:
@@ -167,10 +182,13 @@ def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
         case "file":
             yield _more_on_both_sides(settlement)
         case "baseline":
-            yield from _measuring_more(judgement.basis.sessions, settlement)
+            yield from _measuring_more(judgement.basis, settlement)
 
-    band = format_band(rounded_up_band(settlement.tolerance))
-    yield f"a band of {band} would have passed, if you accept that loss"
+    if settlement.tolerance > WIDEST_BAND:
+        yield "no band worth having would have passed: find what makes processes differ so much before measuring again"
+    else:
+        band = format_band(rounded_up_band(settlement.tolerance))
+        yield f"a band of {band} would have passed, if you accept that loss"
 
 
 def _more_pairs(settlement: Settlement, pair_noise: float) -> str:
@@ -189,12 +207,13 @@ def _more_on_both_sides(settlement: Settlement) -> str:
     return f"{settlement.sessions} sessions on each side would have settled it: record more, hours apart"
 
 
-def _measuring_more(sessions: int, settlement: Settlement) -> Iterator[str]:
+def _measuring_more(basis: Basis, settlement: Settlement) -> Iterator[str]:
     """What more replicates or sessions would have done, where either would have done anything."""
     if settlement.replicates is not None:
-        yield f"{settlement.replicates} replicates would have settled it: `--perf-replicates {settlement.replicates}`"
+        option = "--perf-server-restarts" if basis.level == "server" else "--perf-replicates"
+        yield f"{settlement.replicates} replicates would have settled it: `{option} {settlement.replicates}`"
     if settlement.sessions is not None:
-        more = settlement.sessions - sessions
+        more = settlement.sessions - basis.sessions
         yield f"{more} more baseline session(s) of the old stack would have settled it: {_RECORD_ALL}, hours apart"
     if settlement.replicates is None and settlement.sessions is None:
         yield (
