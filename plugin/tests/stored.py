@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from pytest_decodegate.baseline.benchmark_json import dumps
 from pytest_decodegate.baseline.condensed import condensed
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
-from pytest_decodegate.baseline.seal import digest
+from pytest_decodegate.baseline.seal import seal
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
 
@@ -60,8 +59,7 @@ def kept(some: Baseline) -> Baseline:
 
 def sealed(document: Mapping[str, Any]) -> bytes:
     """The bytes of an edited file with the digest of what it holds now."""
-    fields = {**document["decodegate"], "digest": digest(document)}
-    return json.dumps({**document, "decodegate": fields}).encode()
+    return seal(document)
 
 
 def write(folder: Path, some: Baseline) -> Path:

@@ -8,7 +8,6 @@ and what was the same for a whole session stand there once. So a new session add
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from ..errors import BadInput
 from ..metric import Json, Metric
 from .condensed import condensed
 from .schema import RECORDER_FIELDS, SCHEMA, Baseline, Session, StoredMetric
-from .seal import digest
+from .seal import seal
 
 UNKNOWN_COMMIT: Final[Mapping[str, Json]] = {
     "id": "unversioned",
@@ -31,17 +30,13 @@ UNKNOWN_COMMIT: Final[Mapping[str, Json]] = {
 """What pytest-benchmark says where there is no repository."""
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
-_EXPANDED: Final = {"decodegate": 2, "benchmarks": 1}
-"""By field of the file: how many levels of it are laid out over lines; the rest of each is one line."""
 
 
 def dumps(baseline: Baseline) -> bytes:
     """The file of `baseline`, strict JSON in UTF-8; raises BadInput where a fact or setting is no JSON value."""
     kept = replace(baseline, metrics={name: condensed(stored) for name, stored in baseline.metrics.items()})
     try:
-        document = json.loads(json.dumps(_document(kept), allow_nan=False))
-        document["decodegate"]["digest"] = digest(document)
-        return (_laid_out_file(document) + "\n").encode()
+        return seal(_document(kept))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{baseline.path}: something to record is no JSON value: {error}") from error
 
@@ -154,24 +149,3 @@ def _benchmark(metric: Metric, session: Session, shared: Mapping[str, Any]) -> d
         },
         "stats": dict(session.stats),
     }
-
-
-def _laid_out_file(document: Mapping[str, Any]) -> str:
-    fields = (f" {json.dumps(name)}: {_laid_out(value, _EXPANDED.get(name, 0), 1)}" for name, value in document.items())
-    return "{\n" + ",\n".join(fields) + "\n}"
-
-
-def _laid_out(value: Any, levels: int, depth: int) -> str:
-    """`value` as JSON: containers of the first `levels` levels over lines, indented by `depth`, the rest on one."""
-    if not levels or not value or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-    indent, inner = " " * (depth + 1), (levels - 1, depth + 1)
-    if isinstance(value, dict):
-        named = ((json.dumps(name, ensure_ascii=False), _laid_out(item, *inner)) for name, item in value.items())
-        lines = [f"{indent}{name}: {item}" for name, item in named]
-    else:
-        lines = [f"{indent}{_laid_out(item, *inner)}" for item in value]
-
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * depth}{closing}"

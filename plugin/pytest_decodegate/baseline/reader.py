@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -52,9 +50,10 @@ def parse(path: Path, content: bytes, *, sealed: bool = True) -> Baseline:
         )
 
     try:
-        baseline = _baseline(path, decoding.decode(content))
+        file = decoding.decode(content)
+        baseline = _baseline(path, file)
         if sealed:
-            _check_seal(path, json.loads(content.decode()))
+            _check_seal(path, content, file.decodegate.digest)
     except Refusal as refusal:
         raise BadInput(f"{path}: {refusal}; {REMEDY}") from None
     except (ValueError, RecursionError) as error:
@@ -63,9 +62,9 @@ def parse(path: Path, content: bytes, *, sealed: bool = True) -> Baseline:
     return baseline
 
 
-def _check_seal(path: Path, document: Mapping[str, Any]) -> None:
-    """Raise BadInput unless the digest of the file is that of its content."""
-    held, found = document["decodegate"]["digest"], digest(document)
+def _check_seal(path: Path, content: bytes, held: str) -> None:
+    """Raise BadInput unless the digest that the file holds is that of its content."""
+    found = digest(content, held)
     if held != found:
         raise BadInput(
             f"{path}: /decodegate/digest: {held:.12} is not that of the content, {found:.12}: edited by hand, or "
