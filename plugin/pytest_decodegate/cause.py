@@ -32,6 +32,7 @@ class Cause(StrEnum):
     SICK_GPU = "sick GPU"
     BROKEN_CLOCK = "broken clock"
     TOO_FAST = "faster than memory allows"
+    NOT_COLD = "the cache served what memory should"
     DRIFT = "drift"
     MIXED_CLOCKS = "samples at several clocks"
     TOO_FEW = "too few replicates"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.workloads.runtime import op as op_module
-from pytest_decodegate.workloads.runtime.op import Op, calls_per_burst, copies_to_be_cold, normal, workload
+from pytest_decodegate.workloads.runtime.op import (
+    LEAST_COPIES,
+    LEAST_STAY,
+    PLACES,
+    SPREAD_BYTES,
+    Op,
+    calls_per_burst,
+    copies_to_be_cold,
+    normal,
+    placed,
+    spread,
+    weight_copies,
+    workload,
+)
 from pytest_decodegate.workloads.runtime.timing import Traffic, relative_error, wrong_if_above
 from pytest_decodegate.workloads.versions import CLOCKS
 
@@ -143,3 +157,78 @@ def test_what_lives_in_the_cache_promises_nothing_about_memory() -> None:
     assert (made.contract["cache"], made.contract["mode"], made.calls) == ("hot", "graph", op_module.MOST_CALLS)
     assert made.hot is None
     assert "bytes_between_uses" not in made.facts
+
+
+@given(st.floats(1e6, 1e10), st.integers(2, PLACES))
+def test_a_burst_stays_long_enough_at_each_place(read_bytes: float, places: int) -> None:
+    copies = weight_copies(read_bytes, "cuda")
+    calls = calls_per_burst(read_bytes, copies, "cuda", places)
+    assert copies >= LEAST_COPIES
+    assert calls % copies == 0
+    op = Op("reading", "[4]", "cuda", lambda *_: None, lambda *_: None, Traffic(1.0, 1.0), copies, places=places)
+    order = [place for (place,) in op_module._places(op, calls)]
+    assert order == sorted(order)
+    stays = [order.count(place) for place in range(places)]
+    assert max(stays) - min(stays) <= 1
+    assert min(stays) >= (LEAST_STAY if 2 * read_bytes <= L2_BYTES else 1)
+
+
+def test_the_calls_of_a_burst_read_at_each_place_in_turn_from_each_copy(made_on_a_gpu: list[Any]) -> None:
+    def call(copy: int, place: int) -> Any:
+        made_on_a_gpu.append((copy, place))
+        return torch.ones(4)
+
+    size = 20 << 20
+    copies = weight_copies(size, "cuda")
+    op = Op("reading", "[4]", "cuda", call, lambda *_: None, Traffic(size, 1.0), copies, size, cold=True, places=PLACES)
+    made = workload(op, {})
+    made.burst()
+    assert made.contract["places"] == PLACES
+    assert [copy for copy, _ in made_on_a_gpu] == list(range(copies)) * (made.calls // copies)
+    assert sorted({place for _, place in made_on_a_gpu}) == list(range(PLACES))
+    made_on_a_gpu.clear()
+    assert made.hot is not None
+    made.hot()()
+    assert [copy for copy, _ in made_on_a_gpu] == [0] * made.calls
+    assert sorted({place for _, place in made_on_a_gpu}) == list(range(PLACES))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, PLACES))
+def test_the_places_of_an_input_hold_its_numbers_and_do_not_overlap(shape: list[int], places: int) -> None:
+    tensor = normal(*shape, where="cpu", seed=3)
+    made = placed(tensor, places)
+    assert all(torch.equal(each, tensor) for each in made)
+    starts = sorted(each.data_ptr() for each in made)
+    size = tensor.numel() * tensor.element_size()
+    assert all(after - before >= max(size, op_module.PLACE_STRIDE) for before, after in pairwise(starts))
+    assert not any(start % 256 for start in (each - starts[0] for each in starts))
+
+
+class Card:
+    """Free memory that shrinks with what is taken of it; the second gap is refused, as by another gang."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gaps: list[int] = []
+        self.emptied = 0
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 << 30, 141 << 30))
+        monkeypatch.setattr(torch, "empty", self.empty)
+        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty_cache)
+
+    def empty(self, size: int, **_: Any) -> object:
+        self.gaps.append(size)
+        if len(self.gaps) == 2:
+            raise torch.OutOfMemoryError
+
+        return object()
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+
+
+def test_large_weights_are_allocated_apart_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(monkeypatch)
+    assert spread(4, str, SPREAD_BYTES, "cuda") == ["0", "1", "2", "3"]
+    assert card.gaps == [1 << 30] * 3
+    assert card.emptied == 1
+    assert spread(4, str, SPREAD_BYTES - 1, "cuda") == spread(4, str, SPREAD_BYTES, "cpu") == ["0", "1", "2", "3"]
+    assert (len(card.gaps), card.emptied) == (3, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -16,7 +16,7 @@ import pytest
 from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.protocol import Function
-from ..gate.evidence import bandwidth, floors, sample_clocks
+from ..gate.evidence import bandwidth, coldness, floors, sample_clocks
 from ..gate.evidence.links import Matrix, link_findings, sent
 from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
@@ -283,6 +283,8 @@ class GangSource:
 
         if hot := [examined.hot_s for examined in ranks if examined.hot_s]:
             facts["hot_over_cold"] = max(hot) / taken.value
+        if traffic is not None and self._opened[0].contract.get("cache") == "cold":
+            facts.update(self._coldness(number, traffic.bytes, ranks, facts))
 
         if slept := [examined.align_cycles for examined in ranks if examined.align_cycles]:
             facts["align_cycles"] = max(slept)
@@ -300,6 +302,18 @@ class GangSource:
             self._links.append(sent(received))
 
         return replace(taken, facts=facts)
+
+    def _coldness(
+        self, number: int, read_bytes: float, ranks: Sequence[rank.Examined], facts: Mapping[str, Json]
+    ) -> dict[str, Json]:
+        """Whether a cold call is shown to be one; if it is shown to be none, that breaks a rule."""
+        l2_bytes = max(examined.l2_bytes for examined in ranks)
+        hot, share = (float(str(facts[name])) if name in facts else None for name in ("hot_over_cold", "memory_share"))
+        found = coldness.Coldness(read_bytes, l2_bytes, hot, share)
+        if problem := found.broken():
+            self._broken.append(problem.of(f"replicate {number}"))
+
+        return {coldness.SHOWN: found.shown}
 
     def _note_stragglers(self) -> None:
         """Ranks that are apart in all gangs so far, instead of what was said of fewer gangs."""

@@ -16,6 +16,7 @@ SHOWN = (
     "flop_s",
     "memory_share",
     "hot_over_cold",
+    "cold_shown",
     "algbw_bytes_s",
     "busbw_bytes_s",
     "client_error",
@@ -54,6 +55,8 @@ def line(achieved: Mapping[str, float]) -> str:
         parts.append(f"{format_percent(achieved['memory_share'], signed=False)} of the memory's ceiling")
     if "hot_over_cold" in achieved:
         parts.append(f"hot {achieved['hot_over_cold']:.2f}x")
+    if achieved.get("cold_shown", 1.0) < 1:
+        parts.append("cold not shown")
     if "busbw_bytes_s" in achieved:
         parts.append(f"busbw {format_value(achieved['busbw_bytes_s'], 'B/s')}")
     if "clock_mhz" in achieved:

@@ -36,9 +36,9 @@ WORKLOADS: Mapping[str, int] = {
     "expert_mlp": 1,
     "gather_scatter": 2,  # 2: as allreduce 2
     "logits_gather": 2,  # 2: as allreduce 2
-    "marlin": 1,
+    "marlin": 2,  # 2: x of the dense ones takes turns on several places
     "positions": 1,
-    "projection": 1,
+    "projection": 2,  # 2: x takes turns on several places, weights on eight copies at least, large ones apart
     "routing": 2,  # 2: the data of topk have scores apart and a bias that decides
     "serving": 1,
     "answers": 1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import BadInput
 from ..runtime.failures import explained
-from ..runtime.op import poison
+from ..runtime.op import l2_bytes, poison
 from ..runtime.timing import (
     ALIGN_CYCLES,
     Burst,
@@ -89,7 +89,7 @@ def workload(
         },
         facts=facts,
         traffic=traffic,
-        hot=lambda: launched([calls.calls[0]] * count),
+        hot=(lambda: launched([calls.calls[0]] * count)) if 2 * traffic.bytes <= l2_bytes("cuda") else None,
     )
 
 

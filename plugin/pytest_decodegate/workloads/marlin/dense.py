@@ -11,7 +11,7 @@ from ...errors import BadInput
 from ..experts import WEIGHT_SCALE, QuantisedMatrix, quantise
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained, needs_gpu
-from ..runtime.op import COLD_MARGIN, l2_bytes, normal
+from ..runtime.op import COLD_MARGIN, LEAST_STAY, PLACES, l2_bytes, normal, placed
 from ..runtime.reuse import reused
 from ..runtime.timing import Traffic, Workload, needs
 from . import vllm_api
@@ -55,6 +55,7 @@ def marlin_dense(
             "dtype": "bfloat16 x uint4b8 g32",
             "tokens": tokens,
             "shape": [dims.inputs, dims.outputs],
+            "places": places_of(len(copies)),
             "seed": seed,
         }
         facts: dict[str, Json] = {"api": api.name, "bytes_between_uses": len(copies) * copies[0].bytes}
@@ -75,6 +76,11 @@ def cold_copies(packed: PackedMatrix, cache_bytes: int) -> list[PackedMatrix]:
     return [packed, *(packed.copy() for _ in range(count - 1))]
 
 
+def places_of(calls: int) -> int:
+    """Places of x for so many calls: PLACES, or as many as leave LEAST_STAY calls in a row at each."""
+    return max(1, min(PLACES, calls // LEAST_STAY))
+
+
 def dense_calls(
     matrix: QuantisedMatrix, copies: list[PackedMatrix], tokens: int, api: MarlinApi, seed: int
 ) -> PreparedCalls:
@@ -82,14 +88,15 @@ def dense_calls(
     import torch
 
     device = matrix.codes.device
-    x = normal(tokens, copies[0].size_k, where=str(device), seed=seed)
+    drawn_x = normal(tokens, copies[0].size_k, where=str(device), seed=seed)
+    places = placed(drawn_x, places_of(len(copies)))
     nothing = torch.empty(0, dtype=torch.int32, device=device)  # no zero points, no act-order
     workspace = api.make_workspace(device=device, max_blocks_per_sm=api.dense_blocks_per_sm)
     outputs: list[Any] = [None] * len(copies)
 
-    def linear(packed: PackedMatrix) -> Callable[[], Any]:
+    def linear(index: int, packed: PackedMatrix) -> Callable[[], Any]:
         return api.linear.prepared(
-            input=x,
+            input=places[index * len(places) // len(copies)],
             weight=packed.words,
             weight_scale=packed.scales,
             weight_zp=nothing,
@@ -106,8 +113,8 @@ def dense_calls(
         outputs[index] = compute()
 
     def want(_: int, first: int) -> Any:
-        return x[:first].double() @ matrix.dequantised().t()
+        return drawn_x[:first].double() @ matrix.dequantised().t()
 
     return PreparedCalls(
-        [partial(call, index, linear(packed)) for index, packed in enumerate(copies)], outputs, want, tokens
+        [partial(call, index, linear(index, packed)) for index, packed in enumerate(copies)], outputs, want, tokens
     )

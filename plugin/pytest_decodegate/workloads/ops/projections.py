@@ -10,7 +10,7 @@ from ...errors import BadInput
 from ..experts import WEIGHT_SCALE
 from ..kimi import KIMI_K25, Projection
 from ..runtime.failures import explained
-from ..runtime.op import Op, copies_to_be_cold, device, normal, workload
+from ..runtime.op import PLACES, SPREAD_BYTES, Op, device, normal, placed, spread, weight_copies, workload
 from ..runtime.reuse import reused
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 from ..versions import workload_fields
@@ -49,13 +49,13 @@ def projection(op: str, tokens: int, tensor_parallel: int = 8, seed: int = 0) ->
 
 def _projection(op: str, shape: Projection, tokens: int, seed: int) -> Workload:
     where = device()
-    copies = copies_to_be_cold(shape.weight_bytes, where)
+    copies = weight_copies(shape.weight_bytes, where)
     weights = reused("projections", (op, shape, seed), lambda: _weights(op, shape, copies, where, seed))
-    x = _activations(op, shape, tokens, where, seed)
+    places = _activations(op, shape, tokens, where, seed)
     gemm = gemm_for(op, tokens, where)
 
     def wrong(copy: int, output: Any) -> str | None:
-        error = relative_error(output, _reference(x, weights[copy]))
+        error = relative_error(output, _reference(places[-1], weights[copy]))
         return wrong_if_above(error, ERROR_LIMIT, f"{op} by {gemm.name}, {tokens} tokens, weight {copy} of {copies}")
 
     return workload(
@@ -64,11 +64,12 @@ def _projection(op: str, shape: Projection, tokens: int, seed: int) -> Workload:
             shapes=_described(shape, tokens),
             device=where,
             copies=copies,
-            call=lambda copy: gemm.run(x, weights[copy]),
+            call=lambda copy, place: gemm.run(places[place], weights[copy]),
             wrong=wrong,
             traffic=_traffic(shape, tokens),
             rotating_bytes=shape.weight_bytes,
             cold=True,
+            places=len(places),
         ),
         {
             **workload_fields("projection"),
@@ -106,6 +107,10 @@ def _weights(op: str, shape: Projection, copies: int, where: str, seed: int) -> 
     """
     nope, value = KIMI_K25.qk_nope_head_dim, KIMI_K25.v_head_dim
     size = (shape.batch, nope + value, KIMI_K25.kv_lora_rank) if op in ABSORBED else (shape.outputs, shape.inputs)
+    if op not in ABSORBED and shape.weight_bytes >= SPREAD_BYTES:
+        draw = lambda number: normal(*size, where=where, seed=seed + number, scale=WEIGHT_SCALE)  # noqa: E731
+        return spread(copies, draw, shape.weight_bytes, where)
+
     weights = normal(copies, *size, where=where, seed=seed, scale=WEIGHT_SCALE).unbind()
     if op not in ABSORBED:
         return list(weights)
@@ -113,12 +118,15 @@ def _weights(op: str, shape: Projection, copies: int, where: str, seed: int) -> 
     return [weight[:, :nope] if op == "w_uk" else weight[:, nope:].transpose(1, 2) for weight in weights]
 
 
-def _activations(op: str, shape: Projection, tokens: int, where: str, seed: int) -> Any:
-    """Inputs bf16 [tokens, inputs], or [heads, tokens, inputs] as a view of what the step holds token by token."""
+def _activations(op: str, shape: Projection, tokens: int, where: str, seed: int) -> list[Any]:
+    """Inputs bf16 [tokens, inputs], or [heads, tokens, inputs] as views of what the step holds token by token.
+
+    The same numbers at PLACES places.
+    """
     width = shape.inputs + (KIMI_K25.qk_rope_head_dim if op == "w_uk" else 0)
     size = (tokens, shape.batch, width) if op in ABSORBED else (tokens, width)
-    x = normal(*size, where=where, seed=seed + 1)
-    return x[..., : shape.inputs].transpose(0, 1) if op in ABSORBED else x
+    places = placed(normal(*size, where=where, seed=seed + 1), PLACES)
+    return [x[..., : shape.inputs].transpose(0, 1) if op in ABSORBED else x for x in places]
 
 
 def _reference(x: Any, weight: Any) -> Any:

@@ -35,7 +35,7 @@ class Examined:
     memory_bytes_s: what the device's memory can do, measured in the same process. hot_s: seconds per call with the data
     in the cache. own_s: seconds of the rank's own part, round by round; location: where the rank has done it.
     align_cycles: to which length the sleep before the interval has grown because the host was not ahead. links_s:
-    seconds of a message to this rank from each, by rank.
+    seconds of a message to this rank from each, by rank. l2_bytes: size of the device's L2, 0 where nobody tells.
     """
 
     memory_bytes_s: float | None
@@ -44,6 +44,7 @@ class Examined:
     location: dict[str, Json] | None = None
     align_cycles: int | None = None
     links_s: list[float] | None = None
+    l2_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def examine(key: str) -> Examined:
     """The memory's bandwidth, the time with data in the cache, the rank's own part and links; all ranks together."""
     from .location import location
     from .memory_bandwidth import memory_bytes_s
+    from .op import l2_bytes
 
     workload = _open[key]
     clock = workload.clock
@@ -96,6 +98,7 @@ def examine(key: str) -> Examined:
         location(_device(workload) == "cuda") if workload.own_part else None,
         clock.sleep_cycles if isinstance(clock, CudaClock) else None,
         workload.links() if workload.links else None,
+        l2_bytes(_device(workload)) if workload.traffic else 0,
     )
 
 
