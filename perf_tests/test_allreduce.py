@@ -7,11 +7,14 @@ from pytest_decodegate.session.perf import Perf
 from pytest_decodegate.workloads.collectives.allreduce import allreduce, allreduce_sweep
 
 BANDS = {
-    "pynccl_graph": 0.05,  # as vLLM decodes
-    "graph": 0.15,  # torch's captured path differed by up to 14 % between fresh gangs with nothing changed
-    "custom_graph": 0.05,
+    "pynccl_graph": 0.04,  # as vLLM decodes
+    "graph": 0.05,
+    "custom_graph": 0.04,
     "symm_mem_graph": 0.05,
 }
+"""What each can keep with five gangs against one recorded session, as `decodegate baselines` says: 3.6 to 4.4 % of
+PyNccl and custom, whose gangs scatter by 0.1 to 1 %; 4.2 % of torch's path. One of three recordings of symmetric memory
+scattered by 2 %, and would need 7.6 %."""
 
 EAGER_BAND = 0.30
 """One by one the host's launches are timed: 13 to 32 % of drift within a gang, before ranks started together."""
@@ -41,7 +44,8 @@ def test_allreduce(perf: Perf, world_size: int, path: str) -> None:
 def test_allreduce_of_a_batch(perf: Perf, world_size: int, tokens: int) -> None:
     """The same for several sequences at once, as vLLM decodes."""
     perf.needs_gpu(WHERE)
-    metric = Metric.of(f"allreduce_pynccl_graph[m={tokens},world={world_size}]", "collective")
+    name, band = f"allreduce_pynccl_graph[m={tokens},world={world_size}]", BANDS["pynccl_graph"]
+    metric = Metric.of(name, "collective", tolerance=band)
     perf.measure(metric, allreduce, world_size=world_size, path="pynccl_graph", tokens=tokens)
 
 

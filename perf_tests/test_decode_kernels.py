@@ -30,9 +30,19 @@ SHARDED = [op for op in PROJECTIONS if op not in ("fused_qkv_a", "router_gate")]
 STREAMS = ("fused_qkv_a", "o_proj", "dense_gate_up", "dense_down", "lm_head")
 """Projections that read 14 MB and more on a rank of TP=8: memory bounds them."""
 
-LATENCY_BAND = 0.05
+LATENCY_BAND = 0.03
 """Kernels of 2 to 5 us are bound by launch and latency: a clock step or the placement of a buffer moves them by more
-than the 2 % that the longer ones hold. 5 % of 3 us, 61 times a step, is 9 us of 11 ms."""
+than the 2 % that the longer ones hold. With five gangs against one recorded session these can keep 2.3 to 2.8 %, as
+`decodegate baselines` says. 3 % of 3 us, 61 times a step, is 6 us of 11 ms."""
+
+SCATTERING_BAND = 0.05
+"""Of what scatters by 0.6 to 1.6 % between fresh gangs, and of what no shipped file holds yet. moe_align at 8 and 64
+tokens and w_uv at one can keep 7 % only, as recorded by the first version of the clock."""
+
+SCATTERING = {
+    *[("w_uv", 1), ("moe_align", 8), ("moe_align", 64), ("add_rms_norm", 1), ("add_rms_norm", 64)],
+    *[("silu_mul_experts", 1), ("silu_mul_shared", 1)],
+}
 
 SMALL: dict[str, tuple[Callable[..., Workload], dict[str, Any]]] = {
     "embedding": (embedding, {}),
@@ -53,16 +63,31 @@ SMALL: dict[str, tuple[Callable[..., Workload], dict[str, Any]]] = {
 batches = partial(pytest.mark.parametrize, "tokens", ids="m={}".format)
 
 
-def band(op: str) -> float | None:
+NOT_RECORDED = ("embedding", "q_a_norm", "kv_a_norm", "rope", "kv_write", "scaled_add")
+
+
+def band(op: str, tokens: int, tensor_parallel: int = 8) -> float | None:
     """The metric's band: None is the default of kernels."""
-    return None if op in STREAMS else LATENCY_BAND
+    if op in STREAMS:
+        return None
+
+    recorded = tokens in BATCHES and tensor_parallel == 8 and op not in NOT_RECORDED
+    return LATENCY_BAND if recorded and (op, tokens) not in SCATTERING else SCATTERING_BAND
+
+
+def attention_band(tokens: int, context: int) -> float | None:
+    """The band of MLA decode: None is the default of kernels. A single sequence does not fill the GPU."""
+    if tokens > 1:
+        return None
+
+    return LATENCY_BAND if context > CONTEXTS[0] else SCATTERING_BAND
 
 
 def measure_projection(perf: Perf, op: str, tokens: int, tensor_parallel: int = 8) -> None:
     """Gate one projection under the name op[m=tokens], or op[m=tokens,tp=N] at another shard than TP=8."""
     shard = "" if tensor_parallel == 8 else f",tp={tensor_parallel}"
     perf.needs_gpu(f"{op}; its numbers are tested on a CPU by plugin/tests")
-    metric = Metric.of(f"{op}[m={tokens}{shard}]", "kernel", tolerance=band(op))
+    metric = Metric.of(f"{op}[m={tokens}{shard}]", "kernel", tolerance=band(op, tokens, tensor_parallel))
     perf.measure(metric, projection, op=op, tokens=tokens, tensor_parallel=tensor_parallel)
 
 
@@ -99,7 +124,7 @@ def test_small_op(perf: Perf, op: str, tokens: int) -> None:
     """What is neither GEMM nor attention, from the embedding to the sampling: some 730 launches that move little."""
     perf.needs_gpu(f"{op}; its numbers are tested on a CPU where vLLM has it there")
     workload, params = SMALL[op]
-    metric = Metric.of(f"{op}[m={tokens}]", "kernel", tolerance=LATENCY_BAND)
+    metric = Metric.of(f"{op}[m={tokens}]", "kernel", tolerance=band(op, tokens))
     perf.measure(metric, workload, tokens=tokens, **params)
 
 
@@ -109,6 +134,6 @@ def test_small_op(perf: Perf, op: str, tokens: int) -> None:
 def test_mla_decode(perf: Perf, tokens: int, context: int) -> None:
     """MLA decode by vLLM's backend for the GPU, or by the one that --perf-pin attention=NAME asks for."""
     perf.needs_gpu("MLA decode; its numbers are tested on a CPU with vLLM's CPU_MLA")
-    tolerance = LATENCY_BAND if tokens == 1 else None
+    tolerance = attention_band(tokens, context)
     metric = Metric.of(f"mla_decode[m={tokens},context={context}]", "kernel", tolerance=tolerance)
     perf.measure(metric, mla_decode, tokens=tokens, context=context, backend=perf.pin("attention"))

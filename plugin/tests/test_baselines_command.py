@@ -22,7 +22,7 @@ from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import main
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.stats.recorded import noise_class
-from pytest_decodegate.gate.stats.rules import compare, worse_logs
+from pytest_decodegate.gate.stats.rules import compare, foresee, narrowest_band, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]
@@ -77,14 +77,15 @@ def test_the_list_shows_sessions_spread_and_what_can_be_resolved(root: Path, dec
 
     first, second = said.split("\n\n")
     assert "0001_stack.json: stack, last recorded 2026-01-04T08:00" in first
-    header, gemm, allreduce = first.splitlines()[1:]
+    header, gemm, allreduce = first.splitlines()[1:4]
     assert header.split("  ")[0:2] == ["", "metric"]
-    assert gemm.split() == ["gemm", "10.0", "us", "3", "15", "0.13", "%", "0.19", "%", "2", "%", *gemm.split()[-2:]]
+    assert gemm.split()[:11] == ["gemm", "10.0", "us", "3", "15", "0.13", "%", "0.19", "%", "2", "%"]
+    assert header.split()[-4:] == ["band", "can", "keep", "finds"]
     assert allreduce.split()[0] == "allreduce[n=14336]"
     assert "0.24 % (assumed)" in second
 
 
-def test_what_it_resolves_is_the_half_width_of_a_run_to_come(root: Path, decodegate: Run) -> None:
+def test_what_it_surely_finds_is_half_a_width_beyond_the_band_of_a_run_to_come(root: Path, decodegate: Run) -> None:
     stored = baseline(1, session(1), session(2))
     put(root, stored)
     logs = [worse_logs(one.values, "lower") for one in stored.metrics["gemm"].sessions]
@@ -92,8 +93,27 @@ def test_what_it_resolves_is_the_half_width_of_a_run_to_come(root: Path, decodeg
     gemm = stored.metrics["gemm"]
     run = compare(logs[0], logs, [], noise_class(gemm.metric, gemm.level), 2)
 
-    shown = float(decodegate("--replicates", 5).split()[-2])
-    assert shown == pytest.approx(100 * (run.hi - run.change), rel=0.15)
+    shown = float(decodegate("--replicates", 5).splitlines()[2].split()[-2])
+    half = (run.hi - run.lo) / 2
+    assert shown == pytest.approx(100 * (0.02 + half), rel=0.05)
+
+
+def test_a_band_that_it_can_keep_is_proposed(root: Path, decodegate: Run) -> None:
+    wide = baseline(1, session(1), session(2), metric=replace(GEMM, tolerance=0.15))
+    put(root, wide)
+    said = decodegate()
+    row = said.splitlines()[2]
+    band, loose = row.split()[-5], row.split()[-3]
+    assert (row.split()[-7], loose) == ("15", "~")
+    gemm = wide.metrics["gemm"]
+    logs = [worse_logs(one.values, "lower") for one in gemm.sessions]
+    keeps = narrowest_band(foresee(5, logs, [], noise_class(gemm.metric, gemm.level), 2))
+    assert 100 * keeps <= float(band) < 100 * keeps + 1
+    assert "~ could keep a narrower band: set it in the test, then here with `decodegate baselines band FILE" in said
+
+    path = root / H200 / "0001_stack.json"
+    decodegate("band", path, "--metric", "gemm", "--to", f"{band}%", "--why", "as its test now has it")
+    assert "~" not in decodegate()
 
 
 def test_more_replicates_resolve_more(root: Path, decodegate: Run) -> None:
@@ -112,7 +132,7 @@ def test_published_figures_are_listed_as_such(root: Path, decodegate: Run) -> No
     head, _, row = decodegate().splitlines()
 
     assert head.endswith("0001_stack.json: published: a paper")
-    assert row.split()[2:] == ["us", "1", "1", "-", "-", "2", "%", "the", "band", "alone"]
+    assert row.split()[2:] == ["us", "1", "1", "-", "-", "2", "%", "-", "the", "band", "alone"]
 
 
 def test_nothing_stored_is_said(root: Path, decodegate: Run) -> None:
