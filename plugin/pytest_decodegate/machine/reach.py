@@ -1,7 +1,7 @@
 """What each field of a provenance can touch: one table, kept as data, with a reason for each line.
 
 Only what can touch a metric confounds it; any other difference is a note. A field or a way of measuring that the table
-does not know is on the safe side: it touches everything, and everything touches it.
+does not know is on the safe side: it touches everything, and everything that touches anything touches it.
 """
 
 from __future__ import annotations
@@ -188,9 +188,6 @@ def harmless(found: Sequence[Difference], metric: Metric, link: Link) -> tuple[D
     link: from slowest_link. Which cards are visible is harmless only while their number and kind are the same.
     """
     way = way_of(metric, link)
-    if way is None:
-        return ()
-
     free = [each for each in found if not touches(each.field, way)]
     if any(_CARDS.fullmatch(each.field) for each in found):
         free = [each for each in free if each.field != VISIBLE]
@@ -198,10 +195,13 @@ def harmless(found: Sequence[Difference], metric: Metric, link: Link) -> tuple[D
     return tuple(free)
 
 
-def touches(name: str, way: Way) -> bool:
-    """Whether the field `name` can touch what is measured in this way."""
+def touches(name: str, way: Way | None) -> bool:
+    """Whether the field `name` can touch what is measured in this way; None is a way that is not known."""
     line = reach(name)
-    return line is None or way in line.touches
+    if line is None or way is None:
+        return line is None or bool(line.touches)
+
+    return way in line.touches
 
 
 def reasons(found: Collection[Difference]) -> dict[str, list[Difference]]:
