@@ -1,0 +1,197 @@
+"""The decode step as a sum: each kernel and collective as often as a step has it, at the time that its metric measured.
+
+Counts are the model's (workloads.kimi). All times are of a rank with the dims of TP=8, whatever the number of ranks that
+communicate, as the metrics are: `ranks` 1 is the rank-slice on one card, 8 the full host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ..workloads.kimi import KIMI_K25, Model
+from .categories import Category
+
+Branch = Literal["main", "routed", "shared"]
+"""Routed and shared experts run beside each other on two streams: the longer of both counts. The rest is one chain."""
+
+CONTEXT: Final = 1024
+"""Tokens in the cache of a request, of the mla_decode that a step is made of, unless another is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One metric of the step, `count` times on each rank."""
+
+    metric: str
+    category: Category
+    count: int
+    branch: Branch = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """What a metric measured: seconds of one call; error: its standard error, as a fraction of them."""
+
+    seconds: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the ledger: a part of the step at the time of its metric, or something that is given."""
+
+    name: str
+    category: Category
+    count: float
+    time: Time
+    branch: Branch = "main"
+
+    @property
+    def seconds(self) -> float:
+        """Of all its calls in a step."""
+        return self.count * self.time.seconds
+
+    @property
+    def error_s(self) -> float:
+        """Standard error of `seconds`."""
+        return self.seconds * self.time.error
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The entries of a step, and the metrics that it would need and that nobody has measured."""
+
+    entries: tuple[Entry, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The predicted step: the chain, and the longer of routed and shared experts."""
+        return sum(entry.seconds for entry in self.counted)
+
+    @property
+    def error_s(self) -> float:
+        """Standard error of `seconds`: metrics are measured apart, so that their errors add as squares."""
+        return math.hypot(*(entry.error_s for entry in self.counted))
+
+    @property
+    def hidden(self) -> Branch | None:
+        """The branch that the other one hides; None where there is but one."""
+        sums = {branch: sum(each.seconds for each in self.entries if each.branch == branch) for branch in _BESIDE}
+        return min(sums, key=lambda branch: sums[branch]) if any(sums.values()) else None
+
+    @property
+    def counted(self) -> tuple[Entry, ...]:
+        """The entries whose time is part of the step."""
+        return tuple(entry for entry in self.entries if entry.branch != self.hidden)
+
+    def of(self, category: Category) -> float:
+        """Seconds of one category that count."""
+        return sum(entry.seconds for entry in self.counted if entry.category == category)
+
+    def replaced(self, *names: str, by: Sequence[Entry] = ()) -> Ledger:
+        """The ledger without the entries of those names, and with others instead."""
+        return Ledger((*(entry for entry in self.entries if entry.name not in names), *by), self.missing)
+
+
+_BESIDE: Final[tuple[Branch, Branch]] = ("routed", "shared")
+
+
+def parts(ranks: int, tokens: int, context: int = CONTEXT, model: Model = KIMI_K25) -> tuple[Part, ...]:
+    """The parts of a step of `tokens` tokens on one of `ranks` ranks; `context` tokens of cache a request."""
+    return tuple(_parts(ranks, tokens, context, model))
+
+
+def _parts(ranks: int, tokens: int, context: int, model: Model) -> Iterator[Part]:
+    launches, shard = model.launches, model.shard(8)
+    for op, (category, branch) in _OPS.items():
+        count = launches[op] if op in launches else shard.projections[op].per_step
+        # The first norm has no residual to add, and is as long as the others.
+        count += launches["rms_norm"] if op == "add_rms_norm" else 0
+        yield Part(_METRICS.get(op, op) + f"[m={tokens}]", category, count, branch)
+
+    yield Part(f"mla_decode[m={tokens},context={context}]", Category.ATTENTION, launches["mla_decode"])
+    yield Part(f"marlin_moe[m={tokens}]", Category.MOE_GEMM, model.moe_layers, "routed")
+    if ranks > 1:
+        of_batch = "" if tokens == 1 else f"m={tokens},"
+        allreduces = model.layer_allreduces + 1  # of the embedding
+        yield Part(f"allreduce_pynccl_graph[{of_batch}world={ranks}]", Category.ALLREDUCE, allreduces)
+        yield Part(f"logits_gather[m={tokens},world={ranks}]", Category.COLLECTIVES, 1)
+
+
+_OPS: Final[Mapping[str, tuple[Category, Branch]]] = {
+    "embedding": (Category.MEMORY, "main"),
+    "add_rms_norm": (Category.NORM, "main"),
+    "fused_qkv_a": (Category.GEMM, "main"),
+    "q_a_norm": (Category.NORM, "main"),
+    "kv_a_norm": (Category.NORM, "main"),
+    "q_b": (Category.GEMM, "main"),
+    "rope": (Category.NORM, "main"),
+    "kv_write": (Category.ATTENTION, "main"),
+    "w_uk": (Category.GEMM, "main"),
+    "w_uv": (Category.GEMM, "main"),
+    "o_proj": (Category.GEMM, "main"),
+    "dense_gate_up": (Category.GEMM, "main"),
+    "silu_mul_dense": (Category.NORM, "main"),
+    "dense_down": (Category.GEMM, "main"),
+    "router_gate": (Category.ROUTING, "main"),
+    "topk": (Category.ROUTING, "routed"),
+    "shared_gate_up": (Category.GEMM, "shared"),
+    "silu_mul_shared": (Category.NORM, "shared"),
+    "shared_down": (Category.GEMM, "shared"),
+    "scaled_add": (Category.NORM, "main"),
+    "lm_head": (Category.GEMM, "main"),
+    "argmax": (Category.SAMPLING, "main"),
+}
+"""Metrics whose time a step has as often as the model launches them. marlin_moe holds align, activation and sum of the
+routed experts; what it is made of is measured apart, and counted once."""
+
+_METRICS: Final[Mapping[str, str]] = {"silu_mul_dense": "silu_mul_shared"}
+"""Measured under another name: the dense layer's activation is one launch of some 2 us, nine times as wide as the shared
+expert's and as long."""
+
+
+def ledger(needed: Sequence[Part], times: Mapping[str, Time]) -> Ledger:
+    """The parts of a step at the times of their metrics; what `times` does not hold is missing."""
+    found = [
+        Entry(part.metric, part.category, part.count, times[part.metric], part.branch)
+        for part in needed
+        if part.metric in times
+    ]
+    lacking = dict.fromkeys(part.metric for part in needed if part.metric not in times)
+    return Ledger(tuple(found), tuple(lacking))
+
+
+def step_values(needed: Sequence[Part], values: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
+    """The predicted step of each replicate, seconds: as many as the metric with the fewest has; () if one is missing.
+
+    values: process values by metric, replicate by replicate.
+    """
+    if any(part.metric not in values for part in needed):
+        return ()
+
+    count = min(len(values[part.metric]) for part in needed)
+    return tuple(
+        ledger(needed, {part.metric: Time(values[part.metric][index]) for part in needed}).seconds
+        for index in range(count)
+    )
+
+
+def weights(needed: Sequence[Part], times: Mapping[str, Time]) -> dict[str, float]:
+    """How much a change of each metric by one second changes the step; {} where the step is not known.
+
+    What the other branch hides weighs nothing: it may take longer without moving the step.
+    """
+    known = ledger(needed, times)
+    if known.missing:
+        return {}
+
+    counted = {entry.name for entry in known.counted}
+    found = dict.fromkeys((part.metric for part in needed), 0.0)
+    for part in needed:
+        found[part.metric] += part.count if part.branch != known.hidden and part.metric in counted else 0
+
+    return found
