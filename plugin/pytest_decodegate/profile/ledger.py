@@ -1,7 +1,7 @@
 """The decode step as a sum: each kernel and collective as often as a step has it, at the time that its metric measured.
 
-Counts are the model's (workloads.kimi). All times are of a rank with the dims of TP=8, whatever the number of ranks that
-communicate, as the metrics are: `ranks` 1 is the rank-slice on one card, 8 the full host.
+Counts are the model's (workloads.kimi). All times are of a rank with the dims of TP=8, whatever the number of ranks
+that communicate, as the metrics are: `ranks` 1 is the rank-slice on one card, 8 the full host.
 """
 
 from __future__ import annotations
@@ -80,8 +80,11 @@ class Ledger:
     @property
     def hidden(self) -> Branch | None:
         """The branch that the other one hides; None where there is but one."""
-        sums = {branch: sum(each.seconds for each in self.entries if each.branch == branch) for branch in _BESIDE}
-        return min(sums, key=lambda branch: sums[branch]) if any(sums.values()) else None
+        routed, shared = (sum(each.seconds for each in self.entries if each.branch == branch) for branch in _BESIDE)
+        if not (routed or shared):
+            return None
+
+        return "shared" if shared < routed else "routed"
 
     @property
     def counted(self) -> tuple[Entry, ...]:
@@ -150,8 +153,8 @@ _OPS: Final[Mapping[str, tuple[Category, Branch]]] = {
 routed experts; what it is made of is measured apart, and counted once."""
 
 _METRICS: Final[Mapping[str, str]] = {"silu_mul_dense": "silu_mul_shared"}
-"""Measured under another name: the dense layer's activation is one launch of some 2 us, nine times as wide as the shared
-expert's and as long."""
+"""Measured under another name: the dense layer's activation is one launch of some 2 us, nine times as wide as the
+shared expert's and as long."""
 
 
 def ledger(needed: Sequence[Part], times: Mapping[str, Time]) -> Ledger:

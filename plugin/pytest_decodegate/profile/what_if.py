@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -72,7 +72,7 @@ def without(now: Ledger, category: Category, *, of_s: float | None = None) -> Pr
 def speculative(
     now: Ledger, verifying: Ledger, drafts: int, acceptance: float, draft: Time, *, of_s: float | None = None
 ) -> Prediction:
-    """Time per token with `drafts` draft tokens a step, each accepted with probability `acceptance` if those before were.
+    """Time per token with `drafts` draft tokens a step, each accepted by chance `acceptance` if those before it were.
 
     verifying: the step of drafts + 1 times as many tokens. draft: of one draft token. A step then gives
     (1 - a^(k+1)) / (1 - a) tokens (Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
@@ -124,6 +124,3 @@ def _entry(now: Ledger, name: str) -> Entry:
 
 def _us(time: Time) -> str:
     return f"{time.seconds * 1e6:.3g} us"
-
-
-Scenario = Callable[[Ledger], Prediction]
