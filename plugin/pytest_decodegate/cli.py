@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from .commands import baselines, compare, doctor, history, import_results, profile, selftest, slice_model, upgrade
+from .commands import (
+    baselines,
+    compare,
+    doctor,
+    history,
+    import_results,
+    ledger,
+    profile,
+    selftest,
+    slice_model,
+    upgrade,
+)
 from .errors import DecodegateError
 
 BAD_INPUT = 3
@@ -57,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="decodegate", description="May this upgrade of an LLM inference host go in?")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (doctor, slice_model, compare, baselines, history, profile, import_results, upgrade, selftest):
+    every = (doctor, slice_model, compare, baselines, history, profile, ledger, import_results, upgrade, selftest)
+    for command in every:
         command.add(commands)
 
     return parser

@@ -58,7 +58,7 @@ class Moved:
 class Attribution:
     """What explains a change of TPOT. change_s: of TPOT, + is slower. moved: the largest first; rest_s: of all others
     and of what is no kernel, so that they add up to the change. largest: the category that now takes most; was_largest:
-    before.
+    before. of: what changed, as people call it.
     """
 
     change_s: float
@@ -66,10 +66,11 @@ class Attribution:
     rest_s: float
     largest: Category
     was_largest: Category
+    of: str = "TPOT"
 
     def __str__(self) -> str:
         named = [*map(str, self.moved), f"rest {_ms(self.rest_s)}"]
-        text = f"TPOT {_ms(self.change_s)} ms: {', '.join(named)}"
+        text = f"{self.of} {_ms(self.change_s)} ms: {', '.join(named)}"
         if self.largest != self.was_largest:
             text += f"; the largest is now {self.largest.label}, {self.was_largest.label} before"
 
@@ -91,8 +92,13 @@ def of_ledger(ledger: Ledger) -> dict[Category, CategorySum]:
     }
 
 
-def attribute(change_s: float, base: Sums, new: Sums) -> Attribution:
-    """What explains that TPOT changed by `change_s`, in seconds, + is slower."""
+def between(base: StepProfile, new: StepProfile) -> Attribution:
+    """What explains that the kernels of a step take longer, or less long, in one profile than in another."""
+    return attribute((new.kernel_ms - base.kernel_ms) / 1e3, of_profile(base), of_profile(new), of="kernels")
+
+
+def attribute(change_s: float, base: Sums, new: Sums, of: str = "TPOT") -> Attribution:
+    """What explains that TPOT, or what `of` names, changed by `change_s`, in seconds, + is slower."""
     nothing = CategorySum(0.0, 0.0)
     moved = [Moved(category, base.get(category, nothing), new.get(category, nothing)) for category in Category]
     named = tuple(sorted(_named(moved, change_s), key=lambda each: -abs(each.seconds)))
@@ -102,6 +108,7 @@ def attribute(change_s: float, base: Sums, new: Sums) -> Attribution:
         rest_s=change_s - sum(each.seconds for each in named),
         largest=_largest(new),
         was_largest=_largest(base),
+        of=of,
     )
 
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import Final
 
 from ..printable import printable
+from ..profile.attribution import between
 from ..profile.categories import Category
 from ..profile.step_profile import CategoryTime, KernelTime, StepProfile
 from .escape import escaped
@@ -67,9 +68,14 @@ def title(profile: StepProfile) -> str:
 
 
 def change_text(before: StepProfile, after: StepProfile) -> list[str]:
-    """Two profiles by category: kernel time of each, the difference, and bars of both."""
+    """Two profiles by category: kernel time of each, the difference, what explains it, and bars of both."""
     header = ("category", "before ms", "after ms", "change ms", "calls", "us/call")
-    return [*table([header, *_change_rows(before, after)]), "", *bars({"before": before, "after": after})]
+    return [
+        *table([header, *_change_rows(before, after)]),
+        str(between(before, after)),
+        "",
+        *bars({"before": before, "after": after}),
+    ]
 
 
 def bars(profiles: Mapping[str, StepProfile]) -> list[str]:

@@ -1,0 +1,188 @@
+"""`decodegate ledger`: a decode step as a sum of stored metrics, beside the measured TPOT, and what would change it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from ..profile.ledger import Ledger, Time
+    from ..profile.what_if import Prediction
+    from ..workloads.kimi import Model
+
+_GRAMMAR: Final = (
+    "write METRIC:COUNT=NAME@19us (so many calls become others), METRIC=4.1us or METRIC=OTHER-METRIC (another time), "
+    "no:cast (a category is gone), ranks=4, or speculative:DRAFTS,ACCEPTANCE%%,900us (time of one draft token)"
+)
+
+
+def add(commands: Any) -> None:
+    """Register the command with the subparsers `commands`."""
+    parser = commands.add_parser(
+        "ledger", help="add a decode step up from stored metrics, and say what would change it"
+    )
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="baseline files; of two the last one counts"
+    )
+    parser.add_argument("--ranks", type=int, default=1, choices=(1, 2, 4, 8), help="that communicate (default: 1)")
+    parser.add_argument("--streams", type=int, default=1, metavar="M", help="tokens a step (default: 1)")
+    parser.add_argument("--context", type=int, default=1024, metavar="C", help="tokens of cache a request (1024)")
+    parser.add_argument("--layers", type=int, metavar="L", help="layers of Kimi-K2.5 in the model (default: all 61)")
+    parser.add_argument(
+        "--what-if", action="append", default=[], metavar="CHANGE", dest="what_ifs", help=f"predict; {_GRAMMAR}"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..report.ledger import text
+
+    asked = _Asked.of(options)
+    now = asked.step()
+    if not now.entries:
+        raise BadInput(
+            f"{', '.join(map(str, options.files))}: no metric of a step of {options.streams} token(s) is stored there; "
+            f"the first that it needs is {now.missing[0]}"
+        )
+
+    predictions = [asked.predicted(change) for change in options.what_ifs]
+    title = f"decode step of {options.streams} token(s) on {options.ranks} rank(s), context {options.context}"
+    print("\n".join(text(now, title, asked.tpot_s, predictions)))
+    return int(bool(now.missing))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The step that is asked for, and the times that it is made of."""
+
+    times: Mapping[str, Time]
+    model: Model
+    ranks: int
+    tokens: int
+    context: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> _Asked:
+        from ..workloads.kimi import KIMI_K25
+
+        model = replace(KIMI_K25, layers=options.layers or KIMI_K25.layers)
+        return cls(_times(options.files), model, options.ranks, options.streams, options.context)
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The measured TPOT of as many streams, if a file holds it."""
+        found = self.times.get(f"tpot[c={self.tokens}]")
+        return found.seconds if found else None
+
+    def step(self, *, ranks: int | None = None, tokens: int | None = None) -> Ledger:
+        """The ledger, of other ranks or tokens if those are given."""
+        from ..profile.ledger import ledger, parts
+
+        needed = parts(ranks or self.ranks, tokens or self.tokens, self.context, self.model)
+        return ledger(needed, self.times)
+
+    def predicted(self, change: str) -> Prediction:
+        """What one --what-if asks for."""
+        for pattern, predict in _CHANGES.items():
+            if match := re.fullmatch(pattern, change):
+                return predict(self, match)
+
+        raise BadInput(f"--what-if {change!r} is not understood: {_GRAMMAR.replace('%%', '%')}")
+
+    def whole(self, step: Ledger, change: str) -> Ledger:
+        """`step` if nothing is missing in it: half a sum would pass for a gain."""
+        if step.missing:
+            raise BadInput(f"--what-if {change!r}: no file holds {', '.join(step.missing[:3])}, which that step needs")
+
+        return step
+
+
+def _times(files: Sequence[Path]) -> dict[str, Time]:
+    """The time of each metric that a file has, in seconds; raises BadInput for a file that cannot be read."""
+    from ..baseline.reader import load
+    from ..profile.measured import time_of
+
+    return {
+        name: time_of([list(map(stored.metric.seconds, session.values)) for session in stored.current])
+        for file in files
+        for name, stored in load(file).metrics.items()
+        if stored.metric.kind != "quality"
+    }
+
+
+def _without(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.categories import Category
+    from ..profile.what_if import without
+
+    if match["category"] not in list(Category):
+        raise BadInput(f"--what-if {match[0]!r}: no category {match['category']!r}; one of {', '.join(Category)}")
+
+    return without(asked.step(), Category(match["category"]), of_s=asked.tpot_s)
+
+
+def _other_ranks(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.what_if import other_ranks
+
+    ranks = int(match["ranks"])
+    then = asked.whole(asked.step(ranks=ranks), match[0])
+    return other_ranks(asked.whole(asked.step(), match[0]), then, ranks, of_s=asked.tpot_s)
+
+
+def _speculative(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.what_if import speculative
+
+    drafts, acceptance = int(match["drafts"]), float(match["acceptance"]) / 100
+    verifying = asked.whole(asked.step(tokens=asked.tokens * (drafts + 1)), match[0])
+    now = asked.whole(asked.step(), match[0])
+    return speculative(now, verifying, drafts, acceptance, _time(match), of_s=asked.tpot_s)
+
+
+def _exchanged(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.categories import Category
+    from ..profile.ledger import Entry
+    from ..profile.what_if import exchanged
+
+    by = Entry(match["by"], Category.COLLECTIVES, int(match["count"]), _time(match))
+    return exchanged(asked.step(), match["name"], by.count, by, of_s=asked.tpot_s)
+
+
+def _retimed(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.what_if import faster
+
+    return faster(asked.step(), match["name"], _time(match), match["name"], of_s=asked.tpot_s)
+
+
+def _like(asked: _Asked, match: re.Match[str]) -> Prediction:
+    from ..profile.what_if import faster
+
+    other = match["other"]
+    if other not in asked.times:
+        raise BadInput(f"--what-if {match[0]!r}: no file holds {other!r}")
+
+    return faster(asked.step(), match["name"], asked.times[other], other, of_s=asked.tpot_s)
+
+
+def _time(match: re.Match[str]) -> Time:
+    from ..profile.ledger import Time
+
+    return Time(float(match["us"]) * 1e-6)
+
+
+_METRIC: Final = r"(?P<name>\w+\[[^\]]*\])"
+_US: Final = r"(?P<us>\d+(?:\.\d+)?)us"
+
+_CHANGES: Final[Mapping[str, Callable[[_Asked, re.Match[str]], Prediction]]] = {
+    r"no:(?P<category>\w+)": _without,
+    r"ranks=(?P<ranks>[1248])": _other_ranks,
+    rf"speculative:(?P<drafts>\d+),(?P<acceptance>\d+(?:\.\d+)?)%,{_US}": _speculative,
+    rf"{_METRIC}:(?P<count>\d+)=(?P<by>[^=@]+)@{_US}": _exchanged,
+    rf"{_METRIC}={_US}": _retimed,
+    rf"{_METRIC}=(?P<other>\w+\[[^\]]*\])": _like,
+}
+"""What a --what-if may ask for, by the form of its text."""

@@ -1,0 +1,97 @@
+"""`decodegate ledger` on stored metrics: the table, the what-ifs, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stored import baseline, stored, write
+
+from pytest_decodegate.cli import main
+from pytest_decodegate.metric import Metric
+from pytest_decodegate.profile.ledger import parts
+from pytest_decodegate.profile.measured import time_of
+
+US = 1e-6
+EQUAL = (1.0, 1.0)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Path:
+    """Every part of a step of one token on one rank at 2 us, AllReduces at 7 and 4, and a TPOT."""
+    metrics = {part.metric: 2 * US for part in parts(2, 1)}
+    metrics["allreduce_pynccl_graph[world=2]"] = 7 * US
+    metrics["allreduce_custom_graph[world=2]"] = 4 * US
+    metrics["tpot[c=1]"] = 6e-3
+    kept = (stored(Metric.of(name, "kernel"), value, factors=EQUAL) for name, value in metrics.items())
+    return write(tmp_path, baseline(*kept))
+
+
+def run(*arguments: str) -> int:
+    return main(["ledger", *arguments])
+
+
+def test_the_step_is_added_up_beside_the_measured_one(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(kernels)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "decode step of 1 token(s) on 1 rank(s), context 1024"
+    assert any(line.split()[:5] == ["add_rms_norm[m=1]", "norm/activation", "123", "2.00", "0.246"] for line in lines)
+    (tpot,) = (line for line in lines if line.startswith("measured TPOT 6.000 ms"))
+    (step,) = (line for line in lines if line.startswith("predicted step "))
+    assert float(step.split()[2]) + float(tpot.split()[4]) == pytest.approx(6.0, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "allreduce_pynccl_graph[world=2]:60=alltoall@19us",
+            "60 allreduce_pynccl_graph[world=2] of 7 us become 60 alltoall of 19 us: costs 0.72 ms, 12%; predicted",
+        ),
+        ("allreduce_pynccl_graph[world=2]=allreduce_custom_graph[world=2]", "saves 0.37 ms, 6%; predicted"),
+        ("allreduce_pynccl_graph[world=2]=5us", "saves 0.25 ms, 4%; predicted"),
+        ("no:allreduce", "no AllReduce: saves 0.86 ms, 14%; predicted"),
+        ("ranks=1", "1 ranks: saves 0.86 ms, 14%; predicted"),
+    ],
+)
+def test_what_would_change_the_step_is_predicted(
+    kernels: Path, capsys: pytest.CaptureFixture[str], change: str, said: str
+) -> None:
+    assert run(str(kernels), "--ranks", "2", "--what-if", change) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(said)
+
+
+def test_a_step_that_is_not_whole_says_so_and_fails(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(kernels), "--ranks", "4") == 1
+    assert "NOT WHOLE: nothing measured allreduce_pynccl_graph[world=4], logits_gather[m=1,world=4]" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--streams", "8"],
+            "no metric of a step of 8 token(s) is stored there; the first that it needs is embedding[m=8]",
+        ),
+        (["--what-if", "faster please"], "--what-if 'faster please' is not understood: write METRIC:COUNT=NAME@19us"),
+        (["--what-if", "no:luck"], "no category 'luck'; one of allreduce,"),
+        (["--what-if", "topk[m=1]=topk[m=2]"], "no file holds 'topk[m=2]'"),
+        (["--what-if", "mlp[m=1]=3us"], "the step has no 'mlp[m=1]'; it has embedding[m=1]"),
+        (["--what-if", "speculative:3,70%,900us"], "no file holds embedding[m=4], add_rms_norm[m=4]"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    kernels: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(str(kernels), *arguments) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_the_error_is_of_sessions_where_there_are_several() -> None:
+    one = time_of([[1.0, 1.1, 0.9]])
+    two = time_of([[1.0, 1.1, 0.9], [1.2, 1.3, 1.1]])
+    assert two.seconds > one.seconds
+    assert two.error > one.error > 0
+    assert time_of([[2.0]]).error == 0.0
