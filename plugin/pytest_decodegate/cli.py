@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser().parse_args(typed)
     options.typed = ["decodegate", *typed]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal has no plus-minus
     try:
         code: int = options.run(options)
         sys.stdout.flush()

@@ -18,6 +18,13 @@ def without_colours(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def as_on_disk(text: str) -> str:
+    """`text` with names of files as they are on the disk, in UTF-8; under an ASCII locale Python holds their bytes as
+    lone surrogates, and the same name would differ from run to run.
+    """
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def printable(text: str) -> str:
     """`text` in one line, as it reads: what cannot be seen or would break the line is written as an escape.
 

@@ -58,12 +58,12 @@ def test_a_signal_ends_a_run_with_its_table(
 ) -> None:
     pytester.makepyfile(TESTS)
     monkeypatch.setenv("SIGNAL", str(int(number)))
-    result = pytester.runpytest_subprocess("-m", "perf", "--perf-record")
+    result = pytester.runpytest_subprocess("-v", "-m", "perf", "--perf-record")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(
         [
             "short *NO_BASELINE, recorded *",
-            "perf: 1 NO_BASELINE; 1 recorded",
+            "counts: 1 RECORDED*",
             f"!*! KeyboardInterrupt: {number.name} !*!",
         ]
     )

@@ -6,7 +6,9 @@ Each test is a run of pytest with a source that makes its numbers up; `neighbour
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from xml.etree import ElementTree
 
 import neighbours
@@ -64,6 +66,7 @@ PERF = ("-m", "perf", "-p", "no:cacheprovider", "-p", "no:randomly")
 @pytest.fixture(autouse=True)
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", neighbours.import_path())
+    monkeypatch.setenv("COLUMNS", "400")  # long lines stay whole
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_flaky=TESTS)
 
@@ -81,7 +84,7 @@ def test_a_second_try_does_not_make_a_red_run_green(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kind: str, verdict: str
 ) -> None:
     monkeypatch.setenv("BAD_TRIES", "1")
-    more = ("-k", kind, "--reruns=2", "--junitxml=junit.xml", "--perf-report=report.jsonl")
+    more = ("-v", "-k", kind, "--reruns=2", "--junitxml=junit.xml", "--perf-report=report.jsonl")
     result = pytester.runpytest_subprocess(*PERF, *more)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -90,9 +93,9 @@ def test_a_second_try_does_not_make_a_red_run_green(
         [
             f"flaky_{kind}: {verdict}: *",
             f"flaky_{kind} (try 2): PASS: *",
-            f"a perf run fails if any result did not pass, whatever ran again *: flaky_{kind} {verdict} in try 1",
             f"flaky_{kind} *{verdict}, try 1 *",
             f"flaky_{kind} *PASS, try 2 *",
+            f"*a perf run fails if any result did not pass, whatever ran again *: flaky_{kind} {verdict} in try 1",
         ]
     )
     tries = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
@@ -155,7 +158,7 @@ def test_workers_are_refused_by_what_was_given(pytester: pytest.Pytester, given:
 def test_benchmark_only_is_named_where_it_skipped_everything(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PERF, "--benchmark-only")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["4 perf test(s) *none came to a verdict (--benchmark-only of pytest-benchmark *"])
+    result.stdout.fnmatch_lines(["*4 perf test(s) *none came to a verdict (--benchmark-only of pytest-benchmark *"])
 
 
 @pytest.mark.usefixtures("recorded")
@@ -171,3 +174,26 @@ def test_coverage_measures_beside_a_perf_run(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PERF, "--cov=test_flaky", "--cov-report=term")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines_random(["TOTAL *", "counts: 4 PASS *"])
+
+
+# A Python that answers whether it can run ranks, and whose torchrun then does nothing.
+STUCK = """#!/bin/sh
+case "$*" in *torch.distributed.run*) exec sleep 600;; esac
+exec {python} "$@"
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="ranks run on torch")
+def test_a_timeout_that_is_shorter_than_a_start_names_the_ranks(pytester: pytest.Pytester) -> None:
+    python = pytester.path / "python"
+    python.write_text(STUCK.format(python=sys.executable))
+    python.chmod(0o755)
+    pytester.makepyfile(
+        test_flaky="import pytest\n\n@pytest.mark.world_size(2)\ndef test_start(torchrun): torchrun(print)\n"
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "--timeout=7", f"--perf-stack=python={python}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["RankHung: gang 'w2-1': ranks 0, 1 did not connect within * ends the test 7 s after its begin: *"]
+    )
+    result.stdout.no_fnmatch_line("*from pytest-timeout*")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_decodegate.resources.timeouts import LEAST_SECONDS, MARGIN_SECONDS, deadline
+from pytest_decodegate.gang.options import StartLimit
+from pytest_decodegate.resources.timeouts import LEAST_SECONDS, MARGIN_SECONDS, deadline, start_limit
 
 
 def item(marker: Any = None, option: Any = None, **ini: Any) -> Any:
@@ -69,6 +70,15 @@ def test_what_the_test_has_used_already_is_subtracted() -> None:
 
 def test_a_timeout_that_is_all_but_over_leaves_a_little() -> None:
     assert deadline(item(timeout=1), time.monotonic() - 100, 600.0) == LEAST_SECONDS
+
+
+def test_a_start_says_what_made_its_limit_short() -> None:
+    begin = time.monotonic()
+    assert start_limit(item(), begin, 300.0) == start_limit(None, begin, 300.0) == StartLimit(300.0)
+    assert start_limit(item(timeout=400), begin, 300.0) == StartLimit(300.0)
+    found = start_limit(item(timeout=20, faulthandler_timeout=60.0), begin, 300.0)
+    assert found.seconds <= 20 - MARGIN_SECONDS
+    assert "ends the test 20 s after its begin" in found.why
 
 
 def test_our_own_deadline_stays_if_it_is_shorter() -> None:

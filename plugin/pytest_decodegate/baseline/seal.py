@@ -7,14 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..printable import as_on_disk
+
 _EXPANDED: Final = {"decodegate": 2, "benchmarks": 1}
 """By field of the file: how many levels of it are laid out over lines; the rest of each is one line."""
 
 
 def seal(document: Mapping[str, Any]) -> bytes:
     """The file of `document`, its digest filled in; raises TypeError or ValueError for what is no JSON."""
-    empty = _laid_out_file(document, "")
-    return _laid_out_file(document, _digest(empty)).encode()
+    empty = as_on_disk(_laid_out_file(document, ""))
+    return as_on_disk(_laid_out_file(document, _digest(empty))).encode()
 
 
 def digest(content: bytes, held: str) -> str:

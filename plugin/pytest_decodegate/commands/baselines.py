@@ -305,7 +305,8 @@ def _signed(options: argparse.Namespace) -> Mapping[str, str]:
 
 def _author() -> str:
     try:
-        asked = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, check=False)  # noqa: S607 - git of the user
+        command = ["git", "config", "user.name"]
+        asked = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         return asked.stdout.strip() or getpass.getuser()
     except (OSError, KeyError):
         return "unknown"

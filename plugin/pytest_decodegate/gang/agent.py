@@ -156,8 +156,8 @@ def _write_script(path: Path, environment: Mapping[str, str], command: Sequence[
     """
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     text = "\n".join(['rm -f -- "$0"', *lines, f"exec {shlex.join(command)}", ""])
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(os.fsencode(text))
 
 
 def _check_python(python: str) -> None:

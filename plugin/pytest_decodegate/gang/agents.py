@@ -31,7 +31,8 @@ class Agents:
         rank_count = options.ranks_per_node(world_size)
         options.log_root.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=options.log_root))
-        self._deadline = time.monotonic() + options.start_seconds
+        self._limit = options.start_limit(options.start_seconds)
+        self._deadline = time.monotonic() + self._limit.seconds
         self._listener = Listener(options.nodes.listen_host, folder) if options.nodes else Listener()
         self._agents: list[Agent] = []
         self._id = folder.name
@@ -93,7 +94,7 @@ class Agents:
             why = next(filter(None, (agent.hint() for agent in self._agents)), last_exception(log))
             raise RankDied(text, cause=cause_of_text(log), about=why or "torchrun ended before ranks came up", why=why)
         if self.seconds_left <= 0:
-            limit = f"{self._options.start_seconds:g} s"
+            limit = f"{self._limit.seconds:.3g} s{self._limit.why}"
             raise RankHung(f"gang {self._name!r}: {who} did not connect within {limit}\n{self._explain_start()}")
 
     def _explain_start(self) -> str:

@@ -19,6 +19,14 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class StartLimit:
+    """The time for ranks to start, in seconds. why: what made it shorter than was asked, "" if nothing did."""
+
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Nodes:
     """Several hosts for one gang.
 
@@ -75,6 +83,7 @@ class GangOptions:
     deadlines_off: asked whenever a deadline has passed; True (a debugger is open) means wait on.
     nodes: where the ranks run, if not all on this host.
     import_path: folders that pytest's own Python imports from, for ranks that run under it.
+    start_limit: asked with start_seconds when ranks are spawned; another plugin's timeout may leave less.
     """
 
     log_root: Path
@@ -87,6 +96,7 @@ class GangOptions:
     deadlines_off: Callable[[], bool] = _never
     nodes: Nodes | None = None
     import_path: tuple[str, ...] = field(default_factory=inherited)
+    start_limit: Callable[[float], StartLimit] = StartLimit
 
     def __post_init__(self) -> None:
         for name in ("start_seconds", "deadline_seconds", "grace_seconds", "teardown_seconds"):

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from ..errors import BadInput
 from ..metric import Json
-from ..printable import printable
+from ..printable import as_on_disk, printable
 from ..redaction import redact_value
 
 COMPONENTS: Final = (
@@ -156,7 +156,9 @@ def parse_declared(text: str) -> frozenset[str]:
 
 def redact(environ: Mapping[str, str]) -> dict[str, Json]:
     """The variables that can move a number, by allow-list and sorted; values of secrets become "redacted"."""
-    return {name: printable(redact_value(name, environ[name])) for name in sorted(environ) if _matters(name)}
+    return {
+        name: printable(as_on_disk(redact_value(name, environ[name]))) for name in sorted(environ) if _matters(name)
+    }
 
 
 def _matters(name: str) -> bool:

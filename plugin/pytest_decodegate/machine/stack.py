@@ -91,6 +91,11 @@ def stack_label(stack: Mapping[str, Json]) -> str:
     return "_".join(parts) or f"python{_release(stack.get('python') or 'unknown')}"
 
 
+def own_maps() -> str:
+    """What this process has mapped, as proc_pid_maps(5) lays it out; names of files can be opened again."""
+    return os.fsdecode(Path("/proc/self/maps").read_bytes())
+
+
 def mapped_libraries(maps: str, name: re.Pattern[str]) -> list[str]:
     """Paths of the mapped files whose base name matches `name`, each once, in the order of /proc/PID/maps."""
     paths = (line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/"))
@@ -186,7 +191,7 @@ def _torch() -> Any:
 
 
 def _nccl(torch: Any) -> dict[str, Json]:
-    maps = Path("/proc/self/maps").read_text()
+    maps = own_maps()
     facts = nccl_facts(mapped_libraries(maps, _NCCL), answering_torch())
     if not facts and torch.version.cuda and torch.distributed.is_nccl_available():
         # A torch that was built with NCCL inside maps no library; it can still say what it has.

@@ -58,7 +58,7 @@ def family(root: int | None = None, proc: Path = PROC) -> frozenset[int]:
 def program_name(pid: int, proc: Path = PROC) -> str:
     """The name of the program that `pid` runs, "unknown" if that process is gone."""
     try:
-        return (proc / str(pid) / "comm").read_text().strip()
+        return (proc / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
         return "unknown"
 

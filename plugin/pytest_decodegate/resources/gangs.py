@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..gang.controller import GangOptions
+    from ..gang.options import StartLimit
     from ..measure.source import Progress
     from ..settings.settings import Settings
     from ..settings.stack import Stack
     from .hardware import Hardware
 
 
-def gang_options(settings: Settings, folder: Path, debugging: Callable[[], bool]) -> GangOptions:
+def gang_options(
+    settings: Settings, folder: Path, debugging: Callable[[], bool], start_limit: Callable[[float], StartLimit]
+) -> GangOptions:
     """Options of ranks that run under no stack of their own yet, and write their logs below `folder`.
 
-    debugging: whether a person is looking, so that deadlines wait.
+    debugging: whether a person is looking, so that deadlines wait. start_limit: of GangOptions.
     """
     from ..gang.controller import GangOptions
 
@@ -35,6 +38,7 @@ def gang_options(settings: Settings, folder: Path, debugging: Callable[[], bool]
         deadlines_off=debugging,
         nodes=settings.nodes,
         import_path=settings.import_path,
+        start_limit=start_limit,
     )
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..gang.options import StartLimit
+
 if TYPE_CHECKING:
     import pytest
 
@@ -27,6 +29,18 @@ def deadline(item: pytest.Item | None, started: float, wanted_seconds: float) ->
 
     left = started + min(limits) - MARGIN_SECONDS - time.monotonic()
     return min(wanted_seconds, max(LEAST_SECONDS, left))
+
+
+def start_limit(item: pytest.Item | None, started: float, wanted_seconds: float) -> StartLimit:
+    """The same for the start of ranks, with the words that say why it is short."""
+    seconds = deadline(item, started, wanted_seconds)
+    if item is None or seconds == wanted_seconds:
+        return StartLimit(wanted_seconds)
+
+    why = (
+        f"because a timeout (--timeout or faulthandler_timeout) ends the test {min(_limits(item)):g} s after its begin"
+    )
+    return StartLimit(seconds, f", {why}: give a longer one to tests that start ranks")
 
 
 def _limits(item: pytest.Item) -> Iterator[float]:

@@ -64,7 +64,7 @@ def slowed_options(options: ServerOptions, fraction: float, folder: Path) -> Ser
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {MODULE}\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{MODULE} = {MODULE}:register\n")
-    (folder / f"{MODULE}.py").write_text(Path(spin_plugin.__file__).read_text())
+    (folder / f"{MODULE}.py").write_bytes(Path(spin_plugin.__file__).read_bytes())
 
     given = options.environment
     ours = {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..cause import Finding
     from ..gang.controller import GangOptions
+    from ..gang.options import StartLimit
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
     from ..reference.loaded import ProvenanceReader
@@ -83,6 +84,9 @@ class PerfSession:
     def deadline(self) -> float:
         """Seconds for a call on the ranks, now: --perf-deadline, or less if another timeout would end the test."""
         return timeouts.deadline(self._item, self._item_started, self.settings.deadline_seconds)
+
+    def _start_limit(self, wanted_seconds: float) -> StartLimit:
+        return timeouts.start_limit(self._item, self._item_started, wanted_seconds)
 
     @cached_property
     def gangs(self) -> Gangs:
@@ -284,4 +288,4 @@ class PerfSession:
     def _gang_options(self) -> GangOptions:
         from ..resources.gangs import gang_options
 
-        return gang_options(self.settings, self._folder("gangs"), lambda: self.debugging)
+        return gang_options(self.settings, self._folder("gangs"), lambda: self.debugging, self._start_limit)
