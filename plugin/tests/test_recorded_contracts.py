@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from perf_tests.test_decode_kernels import SMALL
 
 from pytest_decodegate.baseline.reader import load
-from pytest_decodegate.metric import Json, Metric, literal_brackets
+from pytest_decodegate.metric import FOLLOWS_STACK, Json, Metric, literal_brackets
+from pytest_decodegate.workloads.collectives.allreduce import allreduce_fields, issued
+from pytest_decodegate.workloads.collectives.alltoall import Direction, alltoall_fields, dispatch_counts, moved_elements
+from pytest_decodegate.workloads.collectives.paths import ALLREDUCE, Shape
+from pytest_decodegate.workloads.kimi import KIMI_K25
+from pytest_decodegate.workloads.marlin.moe import layer_fields
 from pytest_decodegate.workloads.versions import CLOCKS, WORKLOADS, clock_fields, workload_fields
 
 SHIPPED = Path(__file__).parents[2] / "baselines"
@@ -53,12 +60,73 @@ def versions_now(contract: Mapping[str, Json]) -> Mapping[str, Json]:
     }
 
 
-def drifts(file: str, metric: Metric) -> Iterator[Drift]:
-    """The versions in which `metric` of `file` is behind; absent ones are."""
-    for name, now in versions_now(metric.contract).items():
-        stored = metric.contract.get(name)
-        if stored is None or stored != now:
-            yield Drift(file, metric.name, name, stored, now)
+def drifts(file: str, metric: Metric) -> list[Drift]:
+    """The versions in which `metric` of `file` is behind (absent ones are); where none is, each field that differs."""
+    stored = metric.contract
+    behind = {name: now for name, now in versions_now(stored).items() if now is None or stored.get(name) != now}
+    changed = behind or fields_that_differ(metric)
+    return [Drift(file, metric.name, name, stored.get(name), now) for name, now in changed.items()]
+
+
+def fields_that_differ(metric: Metric) -> dict[str, Json]:
+    """By field what the code makes now, where the contract says something else; none for what it cannot make here."""
+    made = made_now(metric.name)
+    if made is None:
+        return {}
+
+    names = {*made, *metric.contract} - ELSEWHERE
+    return {name: made.get(name) for name in sorted(names) if made.get(name) != metric.contract.get(name)}
+
+
+ELSEWHERE = {
+    *FOLLOWS_STACK,
+    *("library", "communicators", "algorithm", "allocations"),  # what the path finds when it is prepared
+    *("clock", "clock_version", "device", "mode", "duty_cycle", "calls", "places"),  # of an op, by its device
+}
+"""Fields that only a GPU, or what ran on it, decides."""
+
+
+def made_now(name: str) -> Mapping[str, Json] | None:
+    """The contract of the metric `name` as the code makes it on a machine without a GPU; None if it makes none."""
+    if found := re.fullmatch(r"allreduce_(\w+)\[(?:m=(\d+),)?world=(\d+)\]", name):
+        return allreduce_now(found[1], int(found[2] or 1), int(found[3]))
+    if found := re.fullmatch(r"alltoall_(dispatch|combine)\[m=(\d+),world=(\d+)\]", name):
+        return alltoall_now("dispatch" if found[1] == "dispatch" else "combine", int(found[2]), int(found[3]))
+    if found := re.fullmatch(r"marlin_moe\[m=(\d+)\]", name):
+        return layer_fields(KIMI_K25.shard(8), int(found[1]), 0) | workload_fields("marlin")
+    if found := re.fullmatch(r"(\w+)\[m=(\d+)\]", name):
+        return kernel_now(found[1], int(found[2]))
+
+    return None
+
+
+def allreduce_now(path: str, tokens: int, ranks: int) -> Mapping[str, Json]:
+    elements, calls = tokens * KIMI_K25.hidden, KIMI_K25.layer_allreduces
+    own = allreduce_fields(elements, {"tokens": tokens})
+    return {
+        **issued(ALLREDUCE[path], path, calls, ranks),
+        **own,
+        **Shape([elements] * calls, [elements] * calls).contract,
+    }
+
+
+def alltoall_now(direction: Direction, tokens: int, ranks: int) -> Mapping[str, Json]:
+    pytest.importorskip("torch", reason="the routing is drawn by torch")
+    calls = KIMI_K25.moe_layers
+    counts = moved_elements(direction, dispatch_counts(tokens, ranks, calls, 0))
+    own = alltoall_fields(direction, tokens, 0, counts)
+    # How all-to-all is issued is how AllReduce is: by torch, captured.
+    return {**issued(ALLREDUCE["graph"], "graph", calls, ranks), **own, **Shape([1] * calls, [1] * calls).contract}
+
+
+def kernel_now(op: str, tokens: int) -> Mapping[str, Json] | None:
+    """The contract of a small kernel that also runs on a CPU; its cache is told of a GPU only."""
+    if op not in SMALL or op not in ("add_rms_norm", "silu_mul_experts", "silu_mul_shared"):
+        return None
+
+    pytest.importorskip("vllm", reason="the op is vLLM's")
+    factory, params = SMALL[op]
+    return factory(tokens=tokens, **params).contract
 
 
 def shipped() -> list[Drift]:
@@ -98,11 +166,28 @@ def test_every_line_of_the_list_has_a_reason() -> None:
     assert all(line.why.strip() for line in listed())
 
 
+@pytest.mark.parametrize(
+    "name", ["allreduce_graph[m=8,world=4]", "alltoall_combine[m=8,world=2]", "marlin_moe[m=8]", "silu_mul_shared[m=8]"]
+)
+def test_a_field_that_the_code_fills_in_differently_is_a_drift_without_a_new_version(name: str) -> None:
+    made = made_now(name)
+    assert made is not None
+    contract: dict[str, Json] = {**made, **clock_fields("cuda_event"), "kernels": {"k": 1}}
+    assert drifts("H200", Metric(name, "s", "kernel", 0.02, contract)) == []
+
+    size = "bytes" if "bytes" in contract else "tokens"
+    more: list[dict[str, Json]] = [{size: 7}, {"since": "then"}]
+    for changed in ({**contract, **one} for one in more):
+        (drift,) = drifts("H200", Metric(name, "s", "kernel", 0.02, changed))
+        assert (drift.field, drift.stored) in ((size, 7), ("since", "then"))
+        assert f"is {drift.stored!r}, now {drift.now!r}" in unknown([drift], [])[0]
+
+
 CURRENT = Metric("gemm[m=1]", "s", "kernel", 0.02, {**clock_fields("cuda_event"), **workload_fields("projection")})
 
 
 def test_a_contract_of_today_has_not_drifted() -> None:
-    assert list(drifts("H200", CURRENT)) == []
+    assert drifts("H200", CURRENT) == []
 
 
 @pytest.mark.parametrize("field", ["clock_version", "workload_version"])

@@ -45,8 +45,12 @@ def allreduce_sweep(path: str, size_bytes: int, most_calls: int = KIMI_K25.layer
 def _allreduce(path: str, elements: int, calls: int, cache: CacheState, contract: Mapping[str, Json]) -> Workload:
     summed = Collective("AllReduce", lambda *_: elements, lambda _rank, _call, given: total(given))
     shape = Shape([elements] * calls, [elements] * calls, _known_state(cache))
-    more = {**workload_fields("allreduce"), "collective": "allreduce", "bytes": elements * BF16_BYTES, **contract}
-    return workload(ALLREDUCE, path, summed, shape, more)
+    return workload(ALLREDUCE, path, summed, shape, allreduce_fields(elements, contract))
+
+
+def allreduce_fields(elements: int, more: Mapping[str, Json]) -> dict[str, Json]:
+    """The part of the contract that is an AllReduce's own; more: what else tells its size."""
+    return {**workload_fields("allreduce"), "collective": "allreduce", "bytes": elements * BF16_BYTES, **more}
 
 
 def _known_state(cache: CacheState) -> CacheState:
@@ -83,16 +87,23 @@ def workload(
         links=device_links if path.cuda else None,
         facts=dict(prepared.facts),
         contract={
-            **path.contract,
-            "path": name,
-            "reduce": "max over ranks, sample by sample",
-            "dtype": "bfloat16",
-            "calls": len(prepared.inputs),
-            "world_size": check.world_size,
+            **issued(path, name, len(prepared.inputs), check.world_size),
             **contract,
             **prepared.contract,
         },
     )
+
+
+def issued(path: CollectivePath, name: str, calls: int, world_size: int) -> dict[str, Json]:
+    """The part of the contract that every collective by the path `name` has."""
+    return {
+        **path.contract,
+        "path": name,
+        "reduce": "max over ranks, sample by sample",
+        "dtype": "bfloat16",
+        "calls": calls,
+        "world_size": world_size,
+    }
 
 
 def _known(paths: Mapping[str, CollectivePath], name: str, collective: Collective) -> CollectivePath:

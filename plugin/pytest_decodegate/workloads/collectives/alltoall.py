@@ -50,8 +50,15 @@ def alltoall(
     counts = moved_elements(direction, dispatch_counts(tokens, ranks, calls, seed))
     sent, received = [call[rank] for call in counts], [[row[rank] for row in call] for call in counts]
     shape = Shape([sum(row) for row in sent], [sum(row) for row in received])
-    mean_bytes = round(sum(sum(row) for call in counts for row in call) * BF16_BYTES / (calls * ranks))
-    contract: dict[str, Json] = {
+    contract = alltoall_fields(direction, tokens, seed, counts)
+    name = f"AllToAll ({direction})"
+    return workload(_alltoall_paths(sent, received), path, _exchanged(name, counts), shape, contract)
+
+
+def alltoall_fields(direction: Direction, tokens: int, seed: int, counts: Sequence[CallSizes]) -> dict[str, Json]:
+    """The part of the contract that is an all-to-all's own; counts: elements that each call moves."""
+    moved = sum(sum(row) for call in counts for row in call)
+    return {
         **workload_fields("alltoall"),
         "collective": "alltoall",
         "direction": direction,
@@ -59,10 +66,8 @@ def alltoall(
         "copies": "one per rank",
         "routing": "uniform",
         "seed": seed,
-        "bytes": mean_bytes,
+        "bytes": round(moved * BF16_BYTES / (len(counts) * len(counts[0]))),
     }
-    name = f"AllToAll ({direction})"
-    return workload(_alltoall_paths(sent, received), path, _exchanged(name, counts), shape, contract)
 
 
 def moved_elements(direction: Direction, dispatched: Sequence[CallSizes]) -> list[CallSizes]:
@@ -97,7 +102,7 @@ def allgather(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers) -> W
     """AllGather of bf16 [tokens, 7168] of every rank, as AgRs dispatches; path: one of ALLGATHER."""
     ranks, elements = communicators.rank_and_world_size()[1], tokens * KIMI_K25.hidden
     shape = Shape([elements] * calls, [ranks * elements] * calls)
-    return workload(ALLGATHER, path, gathered(elements), shape, _whole("allgather", tokens, ranks))
+    return workload(ALLGATHER, path, gathered(elements), shape, whole_fields("allgather", tokens, ranks))
 
 
 def gathered(elements: int) -> Collective:
@@ -114,10 +119,10 @@ def reduce_scatter(path: str, tokens: int = 1, calls: int = KIMI_K25.moe_layers)
         "ReduceScatter", lambda *_: ranks * elements, lambda rank, _call, given: total(given).split(elements)[rank]
     )
     shape = Shape([ranks * elements] * calls, [elements] * calls)
-    return workload(REDUCE_SCATTER, path, scattered, shape, _whole("reduce_scatter", tokens, ranks))
+    return workload(REDUCE_SCATTER, path, scattered, shape, whole_fields("reduce_scatter", tokens, ranks))
 
 
-def _whole(collective: str, tokens: int, ranks: int) -> dict[str, Json]:
+def whole_fields(collective: str, tokens: int, ranks: int) -> dict[str, Json]:
     """Contract of a collective whose larger buffer holds the tokens of all ranks."""
     return {
         **workload_fields("gather_scatter"),

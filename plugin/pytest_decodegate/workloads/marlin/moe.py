@@ -46,7 +46,7 @@ def marlin_moe(
             flops=sum(_flops(shard, tokens, which) for which in ("w13", "w2")),
         )
         return workload(
-            what, shapes, calls, mode, traffic, _contract(shard, tokens, seed), _facts(rotation, api, backend)
+            what, shapes, calls, mode, traffic, layer_fields(shard, tokens, seed), _facts(rotation, api, backend)
         )
 
 
@@ -75,7 +75,7 @@ def marlin_gemm(
             bytes=rotation.unique_experts * gemm.expert_bytes + gemm.activation_bytes,
             flops=_flops(shard, tokens, which),
         )
-        contract = _contract(shard, tokens, seed) | {"gemm": which}
+        contract = layer_fields(shard, tokens, seed) | {"gemm": which}
         return workload(what, shapes, calls, mode, traffic, contract, _facts(rotation, api, backend))
 
 
@@ -111,7 +111,8 @@ def _flops(shard: Shard, tokens: int, which: Which) -> float:
     return 2.0 * matrices * tokens * shard.experts_per_token * shard.hidden * shard.expert_intermediate
 
 
-def _contract(shard: Shard, tokens: int, seed: int) -> dict[str, Json]:
+def layer_fields(shard: Shard, tokens: int, seed: int) -> dict[str, Json]:
+    """The part of the contract that is a layer's own."""
     return {
         "backend": BACKEND,
         "cache": "cold",
