@@ -118,6 +118,17 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
+class StepShare:
+    """What a change means for the decode step. step: which one. change, worst: fractions of it, + is slower; worst: at
+    the worse end of the interval.
+    """
+
+    step: str
+    change: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict with everything that a report needs to defend it.
 
@@ -141,6 +152,7 @@ class Judgement:
     harmless: tuple[Difference, ...] = ()
     another: tuple[Difference, ...] = ()
     settlement: Settlement | None = None
+    step: StepShare | None = None
 
     @property
     def name(self) -> str:
