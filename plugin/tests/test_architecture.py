@@ -30,7 +30,7 @@ MAY_USE: dict[str, set[str]] = {
     "machine": {"process", "metric", "errors", "cause"},
     "gang": {"process", "errors", "cause"},
     "workloads": {"gang", "machine", "metric", "errors"},
-    "profile": {"workloads", "metric", "errors"},
+    "profile": {"baseline", "workloads", "metric", "errors"},
     "baseline": {"machine", "metric", "errors"},
     "importing": {"baseline", "machine", "metric", "errors"},
     "gate": {"baseline", "machine", "metric", "errors", "cause"},
@@ -48,7 +48,18 @@ MAY_USE: dict[str, set[str]] = {
         *("machine", "metric", "errors", "cause"),
     },
     "reference": {
-        *("resources", "measure", "settings", "report", "gate", "baseline", "serving", "client", "workloads"),
+        *(
+            "profile",
+            "resources",
+            "measure",
+            "settings",
+            "report",
+            "gate",
+            "baseline",
+            "serving",
+            "client",
+            "workloads",
+        ),
         *("machine", "metric", "errors", "cause"),
     },
     "session": {

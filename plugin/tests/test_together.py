@@ -15,7 +15,7 @@ from pytest_decodegate.gate.stats.together import (
     LEVEL,
     SHARED_SESSION_SD,
     SHIFT_BAND,
-    CommonShift,
+    JointChange,
     common_shift,
     holm,
     upheld_alone,
@@ -60,13 +60,13 @@ def test_a_smaller_p_is_never_upheld_less(p_values: list[float], index: int, fac
         assert uphold(smaller)[index] >= uphold(p_values)[index]
 
 
-def moved(changes: list[float], errors: list[float], sessions: int = 1) -> CommonShift:
+def moved(changes: list[float], errors: list[float], sessions: int = 1) -> JointChange:
     shift = common_shift(changes, errors, sessions)
     assert shift is not None
     return shift
 
 
-def simulated(draw: random.Random, metrics: int, shift: float) -> CommonShift:
+def simulated(draw: random.Random, metrics: int, shift: float) -> JointChange:
     """Of a run of metrics as noisy as kernels, each with an error of its own, and what their session shares."""
     shared = draw.gauss(0, SHARED_SESSION_SD * math.sqrt(2))
     errors = [0.002 * math.exp(draw.gauss(0, 0.7)) for _ in range(metrics)]

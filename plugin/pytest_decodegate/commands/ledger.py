@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -69,10 +69,12 @@ class _Asked:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> _Asked:
+        from ..baseline.reader import load
+        from ..profile.measured import stored_times
         from ..workloads.kimi import KIMI_K25
 
         model = replace(KIMI_K25, layers=options.layers or KIMI_K25.layers)
-        return cls(_times(options.files), model, options.ranks, options.streams, options.context)
+        return cls(stored_times(map(load, options.files)), model, options.ranks, options.streams, options.context)
 
     @property
     def tpot_s(self) -> float | None:
@@ -101,19 +103,6 @@ class _Asked:
             raise BadInput(f"--what-if {change!r}: no file holds {', '.join(step.missing[:3])}, which that step needs")
 
         return step
-
-
-def _times(files: Sequence[Path]) -> dict[str, Time]:
-    """The time of each metric that a file has, in seconds; raises BadInput for a file that cannot be read."""
-    from ..baseline.reader import load
-    from ..profile.measured import time_of
-
-    return {
-        name: time_of([list(map(stored.metric.seconds, session.values)) for session in stored.current])
-        for file in files
-        for name, stored in load(file).metrics.items()
-        if stored.metric.kind != "quality"
-    }
 
 
 def _without(asked: _Asked, match: re.Match[str]) -> Prediction:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from ..baseline.schema import Baseline
 from .ledger import Time
 
 LEAST_TO_SCATTER = 2
+
+
+def stored_times(baselines: Iterable[Baseline]) -> dict[str, Time]:
+    """The time of each metric that `baselines` hold, in seconds; of two files the later one counts."""
+    return {
+        name: time_of([list(map(stored.metric.seconds, session.values)) for session in stored.current])
+        for baseline in baselines
+        for name, stored in baseline.metrics.items()
+        if stored.metric.kind != "quality"
+    }
 
 
 def time_of(sessions: Sequence[Sequence[float]]) -> Time:

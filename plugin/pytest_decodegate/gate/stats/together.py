@@ -55,10 +55,10 @@ def upheld_alone(p_worse: float, metrics: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CommonShift:
-    """How far the metrics of a kind have moved together: the median of their log changes, + is worse.
+class JointChange:
+    """How far several metrics have moved together: the median of their log changes, or that of their sum; + is worse.
 
-    error: standard error of `change`. metrics: how many it is of. looks: planned, a key of LOOK_LEVELS. An Interval.
+    error: standard error of `change`. metrics: how many it is of. looks: planned, a key of LOOK_LEVELS. A Weighed.
     """
 
     change: float
@@ -78,6 +78,12 @@ class CommonShift:
         return self.metrics - 1.0
 
     @property
+    def confidence(self) -> float:
+        """Nominal confidence of the interval, whose ends have levels of their own."""
+        levels = LOOK_LEVELS[self.looks]
+        return 1 - levels.worse - levels.stay
+
+    @property
     def p_worse(self) -> float:
         """One-sided p of "not slower", as Comparison.p_worse."""
         lowered = LOOK_LEVELS[1].worse / LOOK_LEVELS[self.looks].worse
@@ -86,7 +92,7 @@ class CommonShift:
 
 def common_shift(
     changes: Sequence[float], errors: Sequence[float], sessions: int, looks: int = 1
-) -> CommonShift | None:
+) -> JointChange | None:
     """The common shift of metrics of one kind; None of fewer than LEAST_SHIFTED.
 
     changes: log changes, + is worse. errors: their standard errors, above zero. sessions: of the base, of the metric
@@ -98,7 +104,7 @@ def common_shift(
     shift = median(changes)
     shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions)
     own = max(_error_of_median(errors), _scatter_of_median(changes, shift))
-    return CommonShift(shift, math.hypot(own, shared), len(changes), looks)
+    return JointChange(shift, math.hypot(own, shared), len(changes), looks)
 
 
 def _error_of_median(errors: Sequence[float]) -> float:
