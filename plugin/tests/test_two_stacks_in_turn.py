@@ -125,9 +125,10 @@ class Host:
             sources,
             progress,
             contrasts=contrasts,
-            ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts),
+            ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts, lambda: 1),
             attached=None,
             leftovers=tuple,
+            metrics=lambda: 1,
         )
 
     def announce(self, outcome: object) -> None:

@@ -129,6 +129,26 @@ class StepShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What fresh replicates said by themselves of a metric that seemed to have changed.
+
+    first, fresh: verdicts on those that were measured first and on the fresh ones. first_change, fresh_change: of the
+    metric, fractions. replicates: fresh ones.
+    """
+
+    first: Verdict
+    first_change: float | None
+    fresh: Verdict
+    fresh_change: float | None
+    replicates: int
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the change was there again."""
+        return self.fresh is self.first
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict with everything that a report needs to defend it.
 
@@ -138,6 +158,7 @@ class Judgement:
     another measurement than the base.
     settlement: what would have settled an INCONCLUSIVE metric, without its processes that are apart if there are some;
     None for other verdicts, and where the rest is settled.
+    confirmation: what fresh replicates said of a change, None where there was none to confirm.
     """
 
     metric: Metric
@@ -153,6 +174,7 @@ class Judgement:
     another: tuple[Difference, ...] = ()
     settlement: Settlement | None = None
     step: StepShare | None = None
+    confirmation: Confirmation | None = None
 
     @property
     def name(self) -> str:

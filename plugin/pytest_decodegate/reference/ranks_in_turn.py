@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..gate.confirming import is_open
 from ..gate.pairs import Contrast, Side, judge_pairs
 from ..gate.stats.looks import planned_looks
-from ..gate.verdict import Verdict
 from ..measure.paired_source import SIDES, PairBench, PairSource, StackFailed
 from ..measure.source import Taken, joined
 from .loaded import as_declared
@@ -47,7 +48,10 @@ class _Wave:
 
 
 class RanksInTurn:
-    """Gangs of two stacks, by world size, and the metrics that are measured on both."""
+    """Gangs of two stacks, by world size, and the metrics that are measured on both.
+
+    metrics: how many of the run are weighed together.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class RanksInTurn:
         sources: Sources,
         progress: Progress,
         contrasts: Contrasts,
+        metrics: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -64,6 +69,7 @@ class RanksInTurn:
         self._sources = sources
         self._progress = progress
         self._contrasts = contrasts
+        self._metrics = metrics
         self._benches: dict[int, PairBench] = {}
 
     def bench(self, world_size: int) -> PairBench:
@@ -97,7 +103,7 @@ class RanksInTurn:
         wave = self._first(work)
         judgement = self._look(work, wave, len(looks))
         for look in looks[1:]:
-            if judgement.verdict is not Verdict.INCONCLUSIVE:
+            if not is_open(judgement, self._metrics()):
                 break
 
             wave = self._more(work, wave, look)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..cause import Finding
+from ..gate.confirming import is_open
 from ..gate.evidence import quality
 from ..gate.pairs import Contrast, judge_pairs
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.rules import surely_found
 from ..gate.text.quantity import format_percent
-from ..gate.verdict import Judgement, Verdict
+from ..gate.verdict import Judgement
 from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
@@ -58,11 +59,15 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be measured. first, most: pairs. seconds: for all pairs together, starts included."""
+    """How much may be measured. first, most: pairs. seconds: for all pairs together, starts included.
+
+    metrics: of the run, which are weighed together.
+    """
 
     first: int
     most: int
     seconds: float
+    metrics: int = 1
 
 
 class ServersInTurn:
@@ -104,7 +109,7 @@ class ServersInTurn:
                 self._pair(taken)
 
             judgement = self._judged(len(looks))
-            if judgement.verdict is not Verdict.INCONCLUSIVE:
+            if not is_open(judgement, self._budget.metrics):
                 break
 
         pairs, minutes = judgement.basis.replicates, (clock() - started) / 60

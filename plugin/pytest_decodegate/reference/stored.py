@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..gate.verdict import Judgement, Verdict, judge
+from ..gate.stats.looks import planned_looks
+from ..gate.verdict import Judgement, judge
+from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
+from .settling import Rules, Settling, TimeBudget
 
 if TYPE_CHECKING:
     from ..cause import Finding
     from ..machine.provenance import Provenance
-    from ..measure.source import Source, Taken
+    from ..measure.gang_source import GangSource
+    from ..measure.source import Progress, Source, Taken
     from ..metric import Metric
     from ..resources.gangs import Gangs
     from ..resources.server import ServerUnderTest
@@ -24,11 +28,16 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 
+LOOKS = 2
+"""Planned at each metric: after the first replicates and at the cap, or where the time for open metrics ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredReference:
     """The stored baselines of what each metric runs on.
 
-    leftovers: notes on who held memory before the run, for every verdict.
+    leftovers: notes on who held memory before the run, for every verdict. metrics: how many are weighed together.
+    budget: of the run, for metrics that are still open.
     """
 
     settings: Settings
@@ -39,11 +48,18 @@ class StoredReference:
     canary: Canary
     provenances: ProvenanceReader
     leftovers: Callable[[], tuple[Finding, ...]]
+    metrics: Callable[[], int]
+    budget: TimeBudget
+    progress: Progress
 
     def measure(self, work: GangWork) -> Judged:
-        """See Reference: on as many fresh gangs as the verdict needs."""
-        bench = self.gangs.bench(work.world_size)
-        with self.sources.gangs(work.metric.name, bench, work.workload, work.params, work.plan) as source:
+        """See Reference: on as many fresh gangs as the verdict needs, twice --perf-replicates alive at once."""
+
+        def start() -> GangSource:
+            bench = self.gangs.bench(work.world_size)
+            return self.sources.gangs(work.metric.name, bench, work.workload, work.params, work.plan)
+
+        with GangWaves(start, lambda: self.gangs.close(work.world_size), 2 * self.settings.replicates) as source:
             return self._judged(
                 work.metric,
                 source,
@@ -116,28 +132,25 @@ class StoredReference:
         )
 
     def _settle(self, metric: Metric, source: Source, provenance: Callable[[], Provenance]) -> tuple[Judgement, Taken]:
-        """One look after the first replicates, one at the cap. provenance is asked after the first of them."""
-        looks = self._looks(source)
-        taken = source.take(looks[0])
-        judgement = self._look(metric, taken, provenance(), len(looks))
-        for count in looks[1:]:
-            if judgement.verdict is not Verdict.INCONCLUSIVE:
-                break
+        """Settle the metric; `provenance` is asked after the first replicates."""
+        rules = self._rules(source)
 
-            taken = source.take(count - len(taken.replicates))
-            judgement = self._look(metric, taken, provenance(), len(looks))
+        def look(taken: Taken) -> Judgement:
+            return self._look(metric, taken, provenance(), len(rules.looks))
 
-        return judgement, taken
+        return Settling(source, look, rules, self.progress).settle()
 
-    def _looks(self, source: Source) -> list[int]:
-        """Replicates at each look. Recording needs no second one, and servers are started as often as was asked."""
+    def _rules(self, source: Source) -> Rules:
+        """Recording needs one look, and servers are started as often as was asked."""
         settings = self.settings
+        looks = planned_looks(settings.replicates, settings.max_replicates, LOOKS)
+        fresh = settings.replicates
         if source.level == "server" and settings.server_restarts:
-            return [settings.server_restarts]
+            looks, fresh = (settings.server_restarts,), settings.server_restarts
         if settings.record == "all":
-            return [settings.replicates]
+            looks, fresh = looks[:1], 0
 
-        return sorted({settings.replicates, settings.max_replicates})
+        return Rules(looks, fresh, self.metrics(), self.budget)
 
     def _look(self, metric: Metric, taken: Taken, provenance: Provenance, looks: int) -> Judgement:
         return judge(

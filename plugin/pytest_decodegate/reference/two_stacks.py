@@ -39,7 +39,7 @@ def _skip(what_is_done: str) -> NoReturn:
 class TwoStacks:
     """A Reference: ranks of both stacks in turn, or servers of both. attached: where both are servers that run already.
 
-    leftovers: notes on who held memory before the run, for every verdict.
+    leftovers: notes on who held memory before the run, for every verdict. metrics: how many are weighed together.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class TwoStacks:
         ranks: RanksInTurn,
         attached: AttachedServers | None,
         leftovers: Callable[[], tuple[Finding, ...]],
+        metrics: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -64,6 +65,7 @@ class TwoStacks:
         self._ranks = ranks
         self._attached = attached
         self._leftovers = leftovers
+        self._metrics = metrics
         self._measured: list[Measured] = []
 
     def measure(self, work: GangWork) -> Judged:
@@ -80,7 +82,7 @@ class TwoStacks:
     def measure_tpot(self, work: ServerWork) -> Judged:
         """See Reference: on fresh servers in turn, or on attached ones; the work's is the first of the candidate."""
         settings = self._settings
-        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds)
+        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds, self._metrics())
         in_turn = ServersInTurn(self._in_turn(work), work.metric, self._contrasts.any, budget)
         with self._telling_the_base(work.metric):
             judgement = in_turn.judgement(work.server)

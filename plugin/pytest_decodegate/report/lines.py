@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..gate.decision import Decision
 from ..gate.result import Ended, Failed, Result, Skipped, Stacks
-from ..gate.text.explain import headline
+from ..gate.text.explain import confirmation_text, headline
 from .fields import as_json
 from .rates import line
 
@@ -45,9 +45,10 @@ def verdict_line(result: Result) -> str:
     """What the terminal shows when the verdict comes: "allreduce[...]: PASS: +0.4 % [...] stays inside ..."."""
     judgement = result.judgement
     recorded = f"; recorded in {result.recorded.name}" if result.recorded else ""
+    confirmed = f"; {confirmation_text(judgement.confirmation)}" if judgement.confirmation else ""
     achieved = f"; {rates}" if (rates := line(result.rates)) else ""
     again = f" (try {result.attempt})" if result.attempt > 1 else ""
-    return f"{result.name}{again}: {judgement.verdict}: {headline(judgement)}{achieved}{recorded}"
+    return f"{result.name}{again}: {judgement.verdict}: {headline(judgement)}{confirmed}{achieved}{recorded}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:

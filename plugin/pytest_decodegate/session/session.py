@@ -221,6 +221,7 @@ class PerfSession:
 
     def _stored(self) -> Reference:
         from ..reference.canary import Canary
+        from ..reference.settling import TimeBudget
         from ..reference.stored import StoredReference
 
         canary = Canary(self.settings, self.recorder, self.sources, self.provenances, self.progress)
@@ -233,7 +234,14 @@ class PerfSession:
             canary,
             self.provenances,
             self._leftovers,
+            metrics=self._metrics,
+            budget=TimeBudget(self.settings.budget_seconds),
+            progress=self.progress,
         )
+
+    def _metrics(self) -> int:
+        """How many metrics of this run are weighed together: one a perf test, as far as is known."""
+        return max(1, self.results.selected)
 
     def _two_stacks(self) -> Reference:
         from ..reference.attached import AttachedServers
@@ -244,7 +252,9 @@ class PerfSession:
         base, candidate = self.settings.base, self.settings.stack
         assert base is not None
         contrasts = Contrasts((base, candidate), self.settings, self.hardware, self.progress, self.announce)
-        ranks = RanksInTurn(self.settings, self.hardware, self.gangs, self.sources, self.progress, contrasts)
+        ranks = RanksInTurn(
+            self.settings, self.hardware, self.gangs, self.sources, self.progress, contrasts, self._metrics
+        )
         attached = None
         if base.server and candidate.server:
             attached = AttachedServers(self.servers.attached, self.provenances, base.server, candidate.server)
@@ -259,6 +269,7 @@ class PerfSession:
             ranks=ranks,
             attached=attached,
             leftovers=self._leftovers,
+            metrics=self._metrics,
         )
 
     @cached_property

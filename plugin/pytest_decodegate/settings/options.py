@@ -56,7 +56,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-max-replicates",
         metavar="N",
-        help="Add replicates up to N while a verdict is open (default: 2 x N, with --perf-against 4 x N)",
+        help="Add replicates up to N while a verdict is open and --perf-budget is not spent (default: 4 x N)",
     )
     group.addoption(
         "--perf-change",
@@ -81,7 +81,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-budget",
         metavar="TIME",
-        help="With --perf-against, time for the servers of one TPOT, which are started in turn: 45m, 2h (default: 30m)",
+        help="Time that the run may spend on metrics that are still open after their first look: 45m, 2h (default: "
+        "20m); with --perf-against, for the servers of one TPOT, which are started in turn (default: 30m)",
     )
     group.addoption(
         "--perf-pin",
@@ -135,6 +136,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--perf-listen-host", metavar="HOST", help="Address of this host that ranks on all nodes can reach")
     group.addoption("--perf-report", metavar="FILE", help="Append each verdict to FILE as a JSON line, as it comes")
+    parser.addini("perf_budget", "As --perf-budget, which is over it")
     parser.addini("perf_baselines", "Folder of stored baselines, relative to the rootdir (default: baselines)")
     parser.addini(
         "perf_tolerance",
@@ -147,7 +149,7 @@ def add_options(parser: pytest.Parser) -> None:
 def any_given(config: pytest.Config) -> bool:
     """Whether an option or ini value of this plugin was set, so that a bad one is refused before any test runs."""
     given = (value for name, value in vars(config.option).items() if name.startswith("perf") and name != "perf")
-    return any(given) or bool(config.getini("perf_tolerance"))
+    return any(given) or any(map(config.getini, ("perf_tolerance", "perf_budget")))
 
 
 def perf_wanted(config: pytest.Config) -> bool:

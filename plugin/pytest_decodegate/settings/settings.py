@@ -63,7 +63,7 @@ def read_settings(config: pytest.Config) -> Settings:
     given = values.stacks_of_command(config)
     stack, base = values.stacks(config, given)
     replicates = values.count(config, "--perf-replicates", default=6 if base else 5, at_least=2)
-    most = values.count(config, "--perf-max-replicates", default=(4 if base else 2) * replicates, at_least=replicates)
+    most = values.count(config, "--perf-max-replicates", default=4 * replicates, at_least=replicates)
     server, serve = config.getoption("--perf-server"), config.getoption("--perf-serve")
     if server and serve:
         raise BadInput("--perf-server and --perf-serve: give one, a server to attach to or one to launch")
@@ -87,7 +87,7 @@ def read_settings(config: pytest.Config) -> Settings:
         pins=values.pins(config.getoption("--perf-pin")),
         stack=stack,
         base=base,
-        budget_seconds=values.duration(config, "--perf-budget", default=1800),
+        budget_seconds=values.budget(config, default=1800 if base else 1200),
         server_key_env=values.key_env(config.getoption("--perf-server-key-env"), attached),
         server_model=values.server_model(config.getoption("--perf-server-model"), attached),
         server_restarts=values.restarts(config, server),

@@ -168,12 +168,14 @@ def seconds(config: pytest.Config, option: str, *, default: float) -> float:
     return float(text)
 
 
-def duration(config: pytest.Config, option: str, *, default: float) -> float:
-    """A time in seconds, written with its unit."""
-    text = config.getoption(option)
+def budget(config: pytest.Config, *, default: float) -> float:
+    """The time of --perf-budget, else of its ini option, in seconds; each is written with its unit."""
+    option, text = "--perf-budget", config.getoption("--perf-budget")
+    if text is None:
+        option, text = "ini option perf_budget", config.getini("perf_budget") or None
     if text is None:
         return default
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if match is None or float(match[1]) == 0:
         raise BadInput(f"{option}: {text!r} is not a time above zero with its unit; write for example 30m, 90s or 2h")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ...machine.reach import reasons
 from ...metric import Level
 from ..stats.recorded import noise_class, recorded
-from ..verdict import Judgement, Verdict
+from ..verdict import Confirmation, Judgement, Verdict
 from .advice import advice
 from .quantity import format_band, format_percent, format_value
 
@@ -25,6 +25,20 @@ def explain(judgement: Judgement) -> str:
     """Several short lines for a terminal or a log: no colour, no traceback, the first line is a summary."""
     name = judgement.metric.name
     return "\n  ".join([f"{name}: {judgement.verdict}: {headline(judgement)}", *_details(judgement)])
+
+
+def confirmation_text(confirmation: Confirmation) -> str:
+    """Whether a change was there again: "confirmed by 5 fresh replicates (+4.0 %)"."""
+    fresh = f"{confirmation.replicates} fresh replicates"
+    if confirmation.repeats:
+        return f"confirmed by {fresh} ({_moved(confirmation.fresh_change)})"
+
+    first = f"{confirmation.first} at first ({_moved(confirmation.first_change)})"
+    return f"{first}, which {fresh} do not repeat: {confirmation.fresh} ({_moved(confirmation.fresh_change)})"
+
+
+def _moved(change: float | None) -> str:
+    return "unknown" if change is None else format_percent(change)
 
 
 def headline(judgement: Judgement) -> str:
@@ -92,6 +106,8 @@ def _details(judgement: Judgement) -> Iterator[str]:
         yield from _certainty(judgement, numbers.confidence)
     if basis.unpublished is not None:
         yield from _published(basis.unpublished)
+    if judgement.confirmation is not None:
+        yield confirmation_text(judgement.confirmation)
 
     yield from (f"- {reason}" for reason in judgement.reasons)
     yield from (f"note: {note}" for note in judgement.notes)

@@ -1,0 +1,53 @@
+"""When a metric is settled: noise no longer hides it, and a change was seen again.
+
+What was seen first was chosen for being far off; fresh replicates were not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from .stats.rules import Outcome, confirmed
+from .stats.together import upheld_alone
+from .verdict import Confirmation, Judgement, Verdict
+
+CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+"""What needs to be confirmed."""
+
+_OUTCOMES = (*CHANGED, Verdict.PASS, Verdict.INCONCLUSIVE)
+
+
+def is_open(judgement: Judgement, metrics: int) -> bool:
+    """Whether more replicates may settle it: noise hides the answer, or chance among so many `metrics` of a run."""
+    if judgement.verdict is not Verdict.REGRESSED:
+        return judgement.verdict is Verdict.INCONCLUSIVE
+
+    p_worse = judgement.numbers.p_worse
+    return p_worse is not None and not upheld_alone(p_worse, metrics)
+
+
+def is_to_confirm(judgement: Judgement) -> bool:
+    """Whether it says that a metric changed, by statistics: beside a published figure there are none."""
+    return judgement.verdict in CHANGED and judgement.basis.unpublished is None
+
+
+def confirm(first: Judgement, fresh: Judgement, together: Judgement) -> Judgement:
+    """The judgement that stands: of all replicates `together`, as far as the `fresh` ones alone agree with the first.
+
+    What broke a rule on the way, or turned out wrong, is said by `together` and stands as it is.
+    """
+    confirmation = Confirmation(
+        first.verdict, first.numbers.change, fresh.verdict, fresh.numbers.change, fresh.basis.replicates
+    )
+    if together.verdict not in _OUTCOMES:
+        return replace(together, confirmation=confirmation)
+
+    verdict = Verdict(confirmed(_outcome(first), _outcome(fresh), _outcome(together)))
+    settlement = together.settlement if verdict is Verdict.INCONCLUSIVE else None
+    return replace(together, verdict=verdict, settlement=settlement, confirmation=confirmation)
+
+
+def _outcome(judgement: Judgement) -> Outcome:
+    """What the statistics said; where they were not reached, nothing was shown."""
+    return cast("Outcome", str(judgement.verdict)) if judgement.verdict in _OUTCOMES else "INCONCLUSIVE"
