@@ -113,7 +113,8 @@ def counts(run: Run, decision: Decision) -> str:
 def _largest(run: Run) -> str:
     """The PASS that moved most, either way."""
     passed = [result for result in run.results if counted_as(result) == Verdict.PASS]
-    moved = [(abs(change), change, result.name) for result in passed if (change := result.judgement.numbers.change)]
+    changes = [(result.judgement.numbers.change, result.name) for result in passed]
+    moved = [(abs(change), change, name) for change, name in changes if change is not None]
     if not moved:
         return ""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ..errors import DecodegateError
+from ..errors import BadInput, DecodegateError
+from ..settings import options
 from ..settings.markers import marker_advisory
 from ..settings.other_plugins import why_nothing_ran
 
@@ -32,6 +34,16 @@ class SessionHooks:
     def pytest_unconfigure(self) -> None:
         """Stop whatever is still alive, also after Ctrl-C."""
         self._session.close()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Sort perf tests by their cost, before any other plugin has its say; not where they run among other tests."""
+        if config.option.collectonly or config.getoption("--perf") or not options.perf_wanted(config):
+            return
+
+        # A marker or a file that cannot be read is told where it is used.
+        with suppress(BadInput):
+            self._session.sort_cheap_first(items)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadInput, DecodegateError
 from ..gate.run import Run
-from ..report import lines
-from . import outcomes
+from ..report.lines import properties, verdict_line
 from .launches import Launches
+from .outcomes import ended, failed, skipped
 
 if TYPE_CHECKING:
     import pytest
@@ -104,8 +104,8 @@ class Results:
     def add(self, result: Result, item: pytest.Item, world_size: int = 0) -> None:
         """Say and write a result as it comes, so that a crash later loses nothing. world_size: of its gangs, or 0."""
         result = replace(result, attempt=self._attempt(result.nodeid))
-        self._progress.say(lines.verdict_line(result))
-        item.user_properties.extend(lines.properties(result))
+        self._progress.say(verdict_line(result))
+        item.user_properties.extend(properties(result))
         self._announce(result)
         self.launches.judged(world_size)
 
@@ -126,15 +126,15 @@ class Results:
         """Tell of a phase of a test that says more than verdicts: skipped, or failed although all verdicts pass."""
         self._begun.add(report.nodeid)
         if report.skipped:
-            self._announce(outcomes.skipped(report))
+            self._announce(skipped(report))
         elif report.failed and passing:
             failure = self._failures.pop(report.nodeid, None)
-            self._announce(outcomes.failed(report, failure, advisory=advisory))
+            self._announce(failed(report, failure, advisory=advisory))
 
     def end(self, exit_status: int) -> Decision:
         """Tell how the run ended, and the answer to it; returns that."""
         left_out = self.selected - len(self._begun)
-        self._announce(outcomes.ended(exit_status, self.problem, left_out, time.monotonic() - self._started))
+        self._announce(ended(exit_status, self.problem, left_out, time.monotonic() - self._started))
         decision = self.run.decision
         self._announce(decision)
         return decision

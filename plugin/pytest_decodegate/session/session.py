@@ -188,6 +188,14 @@ class PerfSession:
 
         return Recorder(self.config, self.settings, self.hardware.fingerprint, self.id, self.progress.say)
 
+    def sort_cheap_first(self, items: list[pytest.Item]) -> None:
+        """Put perf tests in the order of what they cost when they were recorded here."""
+        from ..baseline.durations import seconds_by_metric
+        from .order import cheap_first
+
+        if self.settings.base is None:
+            cheap_first(items, seconds_by_metric(self.recorder.stored()))
+
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
         from ..baseline.store import Store
@@ -204,7 +212,17 @@ class PerfSession:
             return [*missing, pairs]
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
-        return [*missing, *forecast(plan, self.recorder, self._expected), *in_the_way(self._leftovers(), cores)]
+        expected = [*forecast(plan, self.recorder, self._expected), *self._time_for_open_metrics()]
+        return [*missing, *expected, *in_the_way(self._leftovers(), cores)]
+
+    def _time_for_open_metrics(self) -> list[str]:
+        """How much longer a run may take than its first looks, unless nothing is judged."""
+        if self.settings.record == "all":
+            return []
+
+        minutes, first = self.settings.budget_seconds / 60, self.settings.replicates
+        more = f"may take {minutes:.3g} min more in all (--perf-budget), the cheap ones first"
+        return [f"metrics that are open after {first} replicates {more}; a change is confirmed on fresh replicates"]
 
     def _withheld(self) -> list[str]:
         """What ranks under another Python do not get of this one."""

@@ -1,0 +1,154 @@
+"""One run, one answer, as a user runs it: made-up sources, real hooks, store, gate, order and exit status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+TESTS = """
+    import json, os
+
+    import pytest
+    from pytest_decodegate.machine.fingerprint import machine, provenance
+    from pytest_decodegate.measure.source import Taken
+    from pytest_decodegate.metric import Metric, Replicate
+
+    NAMES = [f"kernel[m={n}]" for n in range(9)]
+    QUIET = (1.0, 1.001, 0.999, 1.0005, 0.9995)
+    FACTORS = json.loads(os.environ.get("FACTORS", "{}"))
+
+
+    class Source:
+        '''Replicates of 40 us, each times a factor: those of FACTORS by name, else 1.'''
+
+        level = "gang"
+
+        def __init__(self, name):
+            self.factors = FACTORS.get(name) or [1.0]
+            self.taken = 0
+
+        def take(self, count):
+            self.taken += count
+            # The last factor stays: what comes after it is as it was.
+            each = [self.factors[min(n, len(self.factors) - 1)] * QUIET[n % 5] for n in range(self.taken)]
+            values = [40e-6 * factor for factor in each]
+            return Taken("gang", tuple(Replicate((v, v * 1.0001, v * 0.9999)) for v in values), {"clock": "made up"})
+
+
+    def here():
+        return provenance(machine().part(1), {"torch": "2.11.0"}, {})
+
+
+    @pytest.mark.perf(metric="{name}")
+    @pytest.mark.parametrize("name", NAMES)
+    def test_kernel(perf, name):
+        perf.gate(Metric.of(name, "kernel"), Source(name), here)
+
+
+    @pytest.mark.perf
+    @pytest.mark.crashing
+    def test_crash(perf):
+        raise RuntimeError("boom")
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the perf tests with factors by metric; three sessions are recorded first."""
+    pytester.makeini("[pytest]\nmarkers = crashing\n")
+    pytester.makepyfile(test_it=TESTS)
+
+    def measured(*arguments: str, markers: str = "perf and not crashing", **factors: list[float]) -> pytest.RunResult:
+        named = {name.replace("_", "[m=") + "]": each for name, each in factors.items()}
+        monkeypatch.setenv("FACTORS", json.dumps(named))
+        return pytester.runpytest_inprocess("-m", markers, *arguments)
+
+    recorded = measured("--perf-record=all")
+    recorded.stdout.fnmatch_lines(["counts: 9 RECORDED", "answer: RECORDED: 9 metrics in *"])
+    assert recorded.ret == pytest.ExitCode.OK
+    for _ in range(2):
+        measured("--perf-record=all")
+
+    return measured
+
+
+def test_an_unchanged_run_is_go(run: Any) -> None:
+    result = run("--perf-report=lines.jsonl")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        [
+            "would have been found: a slowdown of a kernel by *",
+            "report: lines.jsonl",
+            "counts: * PASS (at most *",
+            "answer: GO: * metrics in * min",
+        ]
+    )
+    result.stdout.no_fnmatch_line("next: *")
+
+
+def test_one_slower_metric_is_no_go_and_named_alone(run: Any, pytester: pytest.Pytester) -> None:
+    result = run("--perf-report=lines.jsonl", kernel_3=[1.04])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=8, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "kernel[[]m=3]: REGRESSED: *; confirmed by 5 fresh replicates (+4.0 %)",
+            "NO-GO: slower by more than the band (+4.0 %)",
+            "  kernel[[]m=3]  +4.0 %  *",
+            "next: *",
+            "counts: 1 REGRESSED, * PASS (at most *",
+            "answer: NO-GO: * metrics in *",
+        ]
+    )
+    outcomes = [json.loads(line) for line in (pytester.path / "lines.jsonl").read_text().splitlines()]
+    assert outcomes[-1]["event"] == "answer"
+    assert outcomes[-1]["answer"] == "NO-GO"
+    assert [ground["names"] for ground in outcomes[-1]["grounds"]] == [["kernel[m=3]"]]
+    (slower,) = [line for line in outcomes if line.get("verdict") == "REGRESSED"]
+    assert slower["confirmation"]["replicates"] == 5
+
+
+def test_a_lucky_first_regressed_that_fresh_gangs_do_not_repeat_does_not_stand(run: Any) -> None:
+    result = run(kernel_3=[1.04] * 5 + [1.0])
+    result.stdout.fnmatch_lines(["kernel[[]m=3]: *; REGRESSED at first (+4.0 %), which 5 fresh replicates do not *"])
+    result.stdout.no_fnmatch_line("answer: NO-GO*")
+    assert result.parseoutcomes().get("failed", 0) <= 1
+
+
+def test_what_crashes_leaves_the_answer_open_and_is_named(run: Any) -> None:
+    result = run(markers="perf")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["open: test_it.py::test_crash: ERROR: RuntimeError: boom", "answer: NOT PROVEN: * metrics in *"]
+    )
+
+
+def test_a_run_that_skips_everything_fails_and_says_so(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it="import pytest\n\n@pytest.mark.perf\ndef test_x(): pytest.skip('no hardware')\n")
+    result = run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "open: 1 perf test(s) were selected and none came to a verdict: *",
+            "skipped: test_it.py::test_x: no hardware",
+            "answer: NOT PROVEN: 0 metrics in *",
+        ]
+    )
+
+
+def test_quiet_is_two_lines_and_verbose_has_every_row(run: Any) -> None:
+    quiet = run("-q", kernel_3=[1.04])
+    lines = [line for line in quiet.outlines if line.startswith(("counts:", "answer:", "NO-GO", "note", "against"))]
+    assert [line.partition(":")[0] for line in lines] == ["counts", "answer"]
+    verbose = run("-v")
+    rows = [line for line in verbose.outlines if line.startswith("kernel[m=") and " PASS  " in line]
+    assert len(rows) == 9
+
+
+def test_a_run_that_is_stopped_early_is_not_proven(run: Any) -> None:
+    result = run("-x", kernel_3=[1.04])
+    result.stdout.fnmatch_lines(
+        ["NO-GO: slower *", "open: * of the selected perf tests were never begun: *", "answer: NO-GO: *"]
+    )
