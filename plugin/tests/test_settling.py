@@ -21,7 +21,7 @@ from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Level, Metric, Replicate
 from pytest_decodegate.reference.gang_waves import GangWaves
-from pytest_decodegate.reference.settling import Rules, Settling, TimeBudget
+from pytest_decodegate.reference.settling import Settling, SettlingRules, TimeBudget
 
 BASE = baseline(
     stored(MOE, 40e-6, sessions=3),
@@ -65,7 +65,7 @@ def look(taken: Taken) -> Judgement:
 
 
 def settled(source: Scripted, seconds: float = 1000.0, metrics: int = 1, fresh: int = 5) -> tuple[Judgement, Taken]:
-    rules = Rules((5, 20), fresh, metrics, TimeBudget(seconds, source.clock))
+    rules = SettlingRules((5, 20), fresh, metrics, TimeBudget(seconds, source.clock))
     return Settling(source, look, rules, NOBODY).settle()
 
 
@@ -128,7 +128,7 @@ def test_time_that_is_spent_leaves_the_next_metric_its_first_look_and_its_confir
     budget.spent = 11.0
     assert budget.left == 0.0
     source = Scripted(NOISY)
-    rules = Rules((5, 20), 5, 1, budget)
+    rules = SettlingRules((5, 20), 5, 1, budget)
     judgement, _ = Settling(source, look, rules, NOBODY).settle()
     assert (judgement.verdict, source.takes) == (Verdict.INCONCLUSIVE, [5])
     assert "5 of at most 20 replicates were taken" in judgement.notes[-1]

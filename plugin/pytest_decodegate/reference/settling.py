@@ -40,7 +40,7 @@ class TimeBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SettlingRules:
     """How a metric is settled. looks: replicates at each planned look. fresh: replicates of a confirmation, 0 for none.
 
     metrics: of the run, which are weighed together. budget: of the run.
@@ -55,7 +55,9 @@ class Rules:
 class Settling:
     """One metric. look: judges what was taken. progress: told what goes on."""
 
-    def __init__(self, source: Source, look: Callable[[Taken], Judgement], rules: Rules, progress: Progress) -> None:
+    def __init__(
+        self, source: Source, look: Callable[[Taken], Judgement], rules: SettlingRules, progress: Progress
+    ) -> None:
         self._source = source
         self._look = look
         self._rules = rules

@@ -10,7 +10,7 @@ from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
-from .settling import Rules, Settling, TimeBudget
+from .settling import Settling, SettlingRules, TimeBudget
 
 if TYPE_CHECKING:
     from ..cause import Finding
@@ -140,7 +140,7 @@ class StoredReference:
 
         return Settling(source, look, rules, self.progress).settle()
 
-    def _rules(self, source: Source) -> Rules:
+    def _rules(self, source: Source) -> SettlingRules:
         """Recording needs one look, and servers are started as often as was asked."""
         settings = self.settings
         looks = planned_looks(settings.replicates, settings.max_replicates, LOOKS)
@@ -150,7 +150,7 @@ class StoredReference:
         if settings.record == "all":
             looks, fresh = looks[:1], 0
 
-        return Rules(looks, fresh, self.metrics(), self.budget)
+        return SettlingRules(looks, fresh, self.metrics(), self.budget)
 
     def _look(self, metric: Metric, taken: Taken, provenance: Provenance, looks: int) -> Judgement:
         return judge(
