@@ -85,6 +85,7 @@ class ScriptedGang:
     world_size: int = 2
     alive: bool = True
     options: GangOptions = field(default_factory=lambda: GangOptions(log_root=Path()))
+    compile_caches: dict[str, Any] = field(default_factory=dict)
 
     def submit(self, function: object, *_: object, deadline_seconds: float) -> ScriptedPending:
         if function is rank.kernels:

@@ -60,6 +60,7 @@ class Host:
     minutes: int = 0
     without_logprobs: tuple[str, ...] = ()
     length: dict[SideName, int] = field(default_factory=lambda: {"base": 512, "candidate": 512})
+    caches: dict[SideName, str] = field(default_factory=dict)
 
     def start(self, side: SideName) -> Any:
         self.starts.append(side)
@@ -73,7 +74,11 @@ class Host:
         factor = self.slower if server == "candidate" else 1.0
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
         contract: dict[str, Json] = {"max_model_len": self.length[server]}
-        return Fake(Taken("window", (Replicate((value,)),), contract, broken=tuple(self.broken)))
+        facts: dict[str, Json] = {}
+        if state := self.caches.get(server):
+            facts = {"server": {"start_seconds": {"whole": 30.0}, "compile_caches": {"vllm": {"state": state}}}}
+
+        return Fake(Taken("window", (Replicate((value,)),), contract, facts, broken=tuple(self.broken)))
 
     def questions(self, server: Any) -> Any:
         self.asked.append(server)
@@ -109,6 +114,13 @@ def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
     assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "window")
     assert judgement.notes[0].startswith("6 pairs of windows in 12 min; a slowdown of 3.")
     assert judgement.notes[1:] == ("both servers ran before",)
+
+
+def test_the_starts_of_both_stacks_are_told_with_their_caches() -> None:
+    host = Host(caches={"base": "warm", "candidate": "cold"})
+    (note,) = (str(note) for note in host.judgement().notes if "starts of the servers" in note)
+    assert note.count("30 s with warm compile caches (vllm)") == note.count("30 s with cold compile caches (vllm)") == 6
+    assert note.index("base") < note.index("candidate")
 
 
 def test_servers_of_another_length_are_another_measurement() -> None:

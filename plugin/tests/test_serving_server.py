@@ -88,6 +88,18 @@ def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
     server.stop()
 
 
+def test_a_start_says_whether_the_compile_caches_were_warm(tmp_path: Path) -> None:
+    script = "os.makedirs(os.path.join(os.environ['VLLM_CACHE_ROOT'], 'torch_compile_cache', 'f00'), exist_ok=True)"
+    given = options(tmp_path, f"import os; {script}; serve()")
+    quiet = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    given = replace(given, environment={**given.environment, **quiet})
+    for state, before, added in (("cold", None, 1), ("warm", 1, 0)):
+        with launch(given) as server:
+            known = server.facts()["compile_caches"]
+
+        assert known == {"vllm": {"state": state, "entries": before, "added": added}}
+
+
 def test_a_start_is_told_with_what_its_log_explains(tmp_path: Path) -> None:
     said = "Model loading took 1.2 GiB memory and 7.31 seconds"
     with launch(options(tmp_path, f"print({said!r}, flush=True); serve()")) as server:

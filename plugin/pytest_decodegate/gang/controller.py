@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any, NoReturn, Self
 
 from ..errors import DecodegateError, GangError, RankRaised
 from ..process import processes
+from ..process.compile_caches import CompileCaches
 from . import exit_reasons, logs, protocol, worker
 from .agents import Agents
 from .collection import Collection, OnNote
@@ -60,6 +62,7 @@ class Gang:
         self._log_dirs: dict[int, str] = {}
         self._hellos: dict[int, Hello] = {}
         self._agents: Agents | None = None
+        self._caches: CompileCaches | None = None
         self._oom_kills = 0
         self._ready = False
         self._closed = False
@@ -94,9 +97,15 @@ class Gang:
         """The first frame of each rank: who and where it is; readable after the gang has ended."""
         return self._hellos
 
+    @property
+    def compile_caches(self) -> dict[str, dict[str, int | str | None]]:
+        """Facts of process.compile_caches from before its start until now; {} before it."""
+        return self._caches.facts() if self._caches else {}
+
     def spawn(self) -> None:
         """Start torchrun and return at once, so that several gangs can start together. Raises BadInput."""
         self._oom_kills = processes.oom_kills()
+        self._caches = CompileCaches({**os.environ, **self.options.env})
         self._agents = Agents(self.world_size, self.options, self.name)
 
     def connect(self, on_wait: Callable[[str], None] | None = None) -> None:

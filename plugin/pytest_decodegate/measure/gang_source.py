@@ -157,7 +157,10 @@ class GangSource:
         nccl: dict[str, Json] = {"nccl": self._nccl.facts} if self._nccl else {}
         apart: dict[str, Json] = {"stragglers": [*self._stragglers]} if self._stragglers else {}
         ranks: dict[str, Json] = {"ranks": [*self._ranks]} if self._ranks else {}
-        return {**workload, **nccl, **apart, **ranks, "telemetry": list(self._telemetry)}
+        # The first gang of a bench is the first to find the caches cold.
+        caches = self._gangs[0].compile_caches if self._gangs else {}
+        seen: dict[str, Json] = {"compile_caches": {name: {**cache} for name, cache in caches.items()}}
+        return {**workload, **nccl, **apart, **ranks, **seen, "telemetry": list(self._telemetry)}
 
     def take(self, count: int) -> Taken:
         """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""

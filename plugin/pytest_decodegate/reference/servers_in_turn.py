@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ..cause import Finding
 from ..gate.confirming import is_open
 from ..gate.evidence import quality
+from ..gate.evidence.starts import Start, start_of, starts_in_turn
 from ..gate.pairs import Contrast, judge_pairs
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.rules import surely_found
@@ -82,6 +83,7 @@ class ServersInTurn:
         self._answers: dict[SideName, Taken] = {}
         self._without: dict[SideName, NoLogprobs] = {}
         self._running: Server | None = None
+        self._starts: dict[SideName, list[Start]] = {"base": [], "candidate": []}
 
     def judgement(self, candidate: Server) -> Judgement:
         """Pairs until the verdict is settled, the cap is reached or the budget is spent; `candidate` runs already.
@@ -115,7 +117,13 @@ class ServersInTurn:
         pairs, minutes = judgement.basis.replicates, (clock() - started) / 60
         note = f"{pairs} pairs of {_PAIRED[self._servers.level]} in {minutes:.0f} min"
         return replace(
-            judgement, notes=(Finding(f"{note}{_resolved(judgement)}"), *self._servers.notes, *judgement.notes)
+            judgement,
+            notes=(
+                Finding(f"{note}{_resolved(judgement)}"),
+                *self._servers.notes,
+                *starts_in_turn(self._starts),
+                *judgement.notes,
+            ),
         )
 
     def _first_pairs(self) -> tuple[int, ...]:
@@ -163,6 +171,8 @@ class ServersInTurn:
                 window = as_loaded(side, self._servers.loaded[side].facts, window)
 
             self._taken[side] = joined([self._taken[side], window])
+            if start := start_of(window.facts):
+                self._starts[side].append(start)
 
     def _ask(self, side: SideName, server: Server) -> Taken:
         """The answers of a server; none of one that gives no logprobs, which is kept in mind."""

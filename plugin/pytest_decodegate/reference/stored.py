@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..gate.evidence.starts import Start, start_notes, start_of
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
 from .gang_waves import GangWaves
@@ -13,6 +14,7 @@ from .protocol import GangWork, Judged, ServerWork
 from .settling import Settling, SettlingRules, TimeBudget
 
 if TYPE_CHECKING:
+    from ..baseline.selection import Selection
     from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.gang_source import GangSource
@@ -153,11 +155,19 @@ class StoredReference:
         return SettlingRules(looks, fresh, self.metrics(), self.budget)
 
     def _look(self, metric: Metric, taken: Taken, provenance: Provenance, looks: int) -> Judgement:
+        selection = self.recorder.select(metric.name, provenance)
+        starts = start_notes(start_of(taken.facts), _recorded_start(selection, metric.name))
         return judge(
             taken.measurement(metric),
-            self.recorder.select(metric.name, provenance),
+            selection,
             invalid=taken.broken,
             wrong=taken.wrong,
             looks=looks,
-            notes=[*taken.notes, *self.leftovers()],
+            notes=[*taken.notes, *starts, *self.leftovers()],
         )
+
+
+def _recorded_start(selection: Selection, metric: str) -> Start | None:
+    """The start behind the newest session of `metric`."""
+    stored = selection.baseline.metrics.get(metric) if selection.baseline else None
+    return start_of(stored.sessions[-1].telemetry) if stored else None

@@ -19,6 +19,7 @@ from ..client.endpoint import Endpoint, base_url, model_length, served_models
 from ..errors import BadInput, ServerError
 from ..metric import Json
 from ..printable import printable
+from ..process.compile_caches import CompileCaches
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
@@ -66,7 +67,7 @@ class Server:
     token_ids: ids that prompts may be made of. process: None for an attached server, which is left running.
     given_facts: what it serves, part of a metric's identity. stand_in: see LocalModel.
     batch_invariant: it promises the same answer whatever else it is asked. start_seconds: from its launch until it
-    was healthy; None for an attached server.
+    was healthy; None for an attached server. compile_caches: facts of process.compile_caches around that start.
     """
 
     endpoint: Endpoint
@@ -76,6 +77,7 @@ class Server:
     stand_in: bool = False
     batch_invariant: bool = False
     start_seconds: float | None = None
+    compile_caches: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def invented(self) -> bool:
@@ -114,7 +116,8 @@ class Server:
 
         log = self.process.log()
         times = self._start_times(log)
-        return {**read_facts(log), **({"start_seconds": dict(times)} if times else {})}
+        facts: dict[str, Json] = {**read_facts(log), **({"start_seconds": dict(times)} if times else {})}
+        return {**facts, "compile_caches": dict(self.compile_caches)}
 
     def _start_times(self, log: str) -> dict[str, float]:
         """Seconds of the whole start, then of its parts as `log` tells them."""
@@ -230,11 +233,13 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
     # other users of this host can neither ask it nor disturb it.
     endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
+    # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
+    environment = {**options.environment, **options.model.environment, API_KEY: endpoint.key}
+    caches = CompileCaches(environment)
     began = time.monotonic()
     process = ServerProcess(
         _command(options, endpoint, port),
-        # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
-        environment={**options.environment, **options.model.environment, API_KEY: endpoint.key},
+        environment=environment,
         log_path=options.log_path,
         grace_seconds=options.grace_seconds,
     )
@@ -253,6 +258,7 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
         options.model.stand_in,
         batch_invariant=options.environment.get("VLLM_BATCH_INVARIANT") == "1",
         start_seconds=time.monotonic() - began,
+        compile_caches={name: {**cache} for name, cache in caches.facts().items()},
     )
 
 
