@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,14 @@ def test_every_value_of_every_call_is_checked_though_calls_take_turns(
     wrong, _ = found_alone(fault_at, in_place, value)
     assert wrong is not None
     assert f"call {fault_at} of {TURNS}, round 1 of 2 on rank 0: 1 of 6 values are wrong; value {value} is" in wrong
+
+
+def test_the_barrier_has_run_before_anything_is_sampled() -> None:
+    ran: list[str] = []
+    prepared = torch_path(lambda *_: None, cuda=False, graph=False, in_place=True).issue(Shape([6], [6]))
+    with_barrier = replace(prepared, barrier=lambda: ran.append("barrier"))
+    _checked(ResultCheck("copy", ALONE, with_barrier, 0, 1, lambda: None))
+    assert ran == ["barrier"]
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -120,6 +120,9 @@ def _clock(path: CollectivePath, prepared: PreparedBurst) -> CpuClock | CudaCloc
 
 def _checked(check: ResultCheck) -> str | None:
     """The check, and a note of where the ranks are: it is quoted if one of them hangs in the samples."""
+    if check.prepared.barrier:
+        check.prepared.barrier()  # a library sets up its communicator, and takes memory, at the first call of it
+
     found = [part() for part in checks(check)]  # all, whatever is found: every rank makes equally many calls
     wrong = next((text for text in found if text), None)
     for tensor in check.prepared.inputs:

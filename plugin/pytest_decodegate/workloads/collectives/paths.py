@@ -24,8 +24,8 @@ kept ahead of the device (CudaClock), by 0.7 % between 8 gangs of two H200s. Wha
 
 SYMMETRIC_ALLOCATIONS = 8
 """That take turns in a burst, for the same reason: each has flags of its own. On two H200s the time of a call differed
-by 2.2 % between allocations of one process at 14 KB and by 5 % at 0.9 MB, alike in every process; with eight in turn,
-by 0.1 and 0.3 % between three gangs."""
+by 2.2 % between allocations of one process at 14 KB and by 5 % at 0.9 MB; with eight in turn, by 0.1 to 0.2 % (sd) and
+0.1 to 1.2 % between three gangs, twice."""
 
 CacheState = Literal["hot", "cold"]
 
