@@ -23,8 +23,9 @@ from statistics import fmean, stdev
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.gate.stats import recorded as shipped
 from pytest_decodegate.gate.stats.noise import Variance, process_prior, session_variance
-from pytest_decodegate.gate.stats.recorded import Recorded, noise_class
+from pytest_decodegate.gate.stats.recorded import Mode, NoiseClass, Recorded, noise_class
 from pytest_decodegate.gate.verdict import session_logs
+from pytest_decodegate.metric import Kind, Level
 
 DATA = Path(__file__).with_name("data") / "noise_spreads.json"
 SHIPPED = Path(shipped.__file__).with_name("noise.json")
@@ -49,18 +50,18 @@ class Line:
     host: str
     timing: str
     metric: str
-    kind: str
-    mode: str
-    replicate: str
+    kind: Kind
+    mode: Mode
+    replicate: Level
     level: float
     processes: int
     sd: float | None
     band: float
 
     @property
-    def noise_class(self) -> tuple[str, str, str]:
-        """As in gate.stats.recorded."""
-        return self.kind, self.mode, self.replicate
+    def noise_class(self) -> NoiseClass:
+        """Of the metric."""
+        return NoiseClass(self.kind, self.mode, self.replicate)
 
 
 def lines(path: Path = DATA) -> list[Line]:
@@ -105,7 +106,7 @@ def session_means(some: Sequence[Line], typical: float) -> list[tuple[Variance, 
 
 def derived(some: Sequence[Line]) -> dict[str, Recorded]:
     """What noise.json should hold: each class with enough data, and the kinds, which stand in for all others."""
-    classes: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
+    classes: dict[NoiseClass, list[Line]] = defaultdict(list)
     for line in some:
         classes[line.noise_class].append(line)
 

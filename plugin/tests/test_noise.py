@@ -244,7 +244,7 @@ def test_swapping_the_sides_turns_the_sign_and_nothing_else(
 
 @given(new=session, base=sessions, peers=peers)
 def test_a_run_is_one_new_session(new: list[float], base: list[list[float]], peers: list[list[list[float]]]) -> None:
-    run = compare(new, base, peers, SERVING, 1)
+    run = compare(new, base, list(map(Spread.of, peers)), SERVING, 1)
     stored = two_sides([new], base, peers, SERVING)
     assert (run.change, run.error) == (stored.change, stored.error)
 

@@ -295,7 +295,7 @@ def test_what_is_surely_found_is_about_twice_the_half_width() -> None:
 @pytest.mark.parametrize("sessions", [1, 2, 5])
 def test_an_unchanged_metric_stays_in_the_narrowest_band_of_its_noise(sessions: int) -> None:
     base = [(0.0, 0.002, -0.001, 0.001, -0.002)] * sessions
-    foreseen = foresee(5, base, [], KERNELS, 2)
+    foreseen = foresee(5, base, class_noise([Spread.of(base)], KERNELS), 2)
     band = math.log1p(narrowest_band(foreseen))
     law = t(foreseen.df, scale=foreseen.error)
     assert 1 - float(law.cdf(band - foreseen.hi)) == pytest.approx(RARELY, rel=1e-3)
@@ -304,7 +304,8 @@ def test_an_unchanged_metric_stays_in_the_narrowest_band_of_its_noise(sessions: 
 
 def test_more_sessions_keep_a_narrower_band() -> None:
     one = (0.0, 0.002, -0.001, 0.001, -0.002)
-    bands = [narrowest_band(foresee(5, [one] * sessions, [], KERNELS, 2)) for sessions in (1, 2, 3, 5)]
+    fitted = class_noise([Spread.of([one])], KERNELS)
+    bands = [narrowest_band(foresee(5, [one] * sessions, fitted, 2)) for sessions in (1, 2, 3, 5)]
     assert bands == sorted(bands, reverse=True)
 
 

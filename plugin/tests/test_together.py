@@ -18,6 +18,7 @@ from pytest_decodegate.gate.stats.together import (
     JointChange,
     common_shift,
     holm,
+    settled,
     upheld_alone,
     uphold,
 )
@@ -58,6 +59,14 @@ def test_a_smaller_p_is_never_upheld_less(p_values: list[float], index: int, fac
     if index < len(p_values):
         smaller = [p * factor if n == index else p for n, p in enumerate(p_values)]
         assert uphold(smaller)[index] >= uphold(p_values)[index]
+
+
+def test_a_regression_that_holm_may_refuse_is_as_open_as_noise() -> None:
+    assert settled("PASS", 0.9, 104)
+    assert settled("IMPROVED", 1.0, 104)
+    assert not settled("INCONCLUSIVE", 0.3, 1)
+    assert settled("REGRESSED", LEVEL / 104, 104)
+    assert not settled("REGRESSED", LEVEL / 103, 104)
 
 
 def moved(changes: list[float], errors: list[float], sessions: int = 1) -> JointChange:

@@ -185,6 +185,7 @@ def _middle(stored: StoredMetric) -> float:
 
 def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
     """Spread of processes, difference between sessions, band, a band that it can keep, and what it surely finds."""
+    from ..gate.stats.noise import Spread, class_noise
     from ..gate.stats.recorded import noise_class
     from ..gate.stats.rules import foresee, narrowest_band, surely_found
     from ..gate.text.quantity import rounded_up_band
@@ -195,8 +196,10 @@ def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates:
     if stored.level == "published":
         return "-", "-", band, "-", "the band alone"
 
-    own, others = session_logs(stored), [session_logs(peer) for peer in peers]
-    foreseen = foresee(replicates, own, others, noise_class(metric, stored.level), LOOKS)
+    own = session_logs(stored)
+    spreads = [Spread.of(session_logs(each)) for each in (stored, *peers)]
+    fitted = class_noise(spreads, noise_class(metric, stored.level))
+    foreseen = foresee(replicates, own, fitted, LOOKS)
     assumed = " (assumed)" if len(stored.current) == 1 else ""
     narrow = rounded_up_band(narrowest_band(foreseen))
     finds = surely_found(metric.tolerance, math.expm1(foreseen.lo), math.expm1(foreseen.hi))

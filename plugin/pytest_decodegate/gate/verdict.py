@@ -19,7 +19,7 @@ from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_find
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
 from .published import decide_by_band, published_differences, published_part, unpublished
-from .stats.noise import mean
+from .stats.noise import Spread, mean
 from .stats.recorded import noise_class
 from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
 from .text.quantity import format_percent
@@ -368,7 +368,7 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     metric = measurement.metric
     sessions, found = session_logs(stored), noise_class(metric, measurement.level)
     peers = [
-        session_logs(other)
+        Spread.of(session_logs(other))
         for other in baseline.metrics.values()
         if other.metric.name != metric.name and noise_class(other.metric, other.level) == found
     ]

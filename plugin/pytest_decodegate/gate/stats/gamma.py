@@ -1,8 +1,12 @@
-"""The derivatives of log gamma that fit a distribution of variances, without scipy (see student.py)."""
+"""The derivatives of log gamma that fit a distribution of variances, without scipy (see student.py).
+
+Metrics of a class have few different degrees of freedom, so what was asked once is kept.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _LARGE = 8.0
 """From here on the asymptotic series are exact to ten digits; below, recurrence leads there."""
@@ -10,6 +14,7 @@ _LARGE = 8.0
 _SMALLEST, _LARGEST = 1e-7, 1e7
 
 
+@lru_cache(maxsize=256)
 def digamma(x: float) -> float:
     """The derivative of log gamma at `x` > 0 (Abramowitz and Stegun 6.3.5 and 6.3.18)."""
     shift = 0.0
@@ -21,6 +26,7 @@ def digamma(x: float) -> float:
     return shift + math.log(x) - 1 / (2 * x) - series
 
 
+@lru_cache(maxsize=256)
 def trigamma(x: float) -> float:
     """The second derivative of log gamma at `x` > 0 (Abramowitz and Stegun 6.4.6 and 6.4.12)."""
     shift = 0.0

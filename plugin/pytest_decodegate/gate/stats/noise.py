@@ -10,7 +10,7 @@ small or has one session, what was recorded elsewhere stands in (recorded.py) an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, TypeAlias
@@ -31,7 +31,7 @@ SESSION_DF = 4.0
 """Weight of the recorded session noise, in degrees of freedom: a class of ten metrics outweighs it once each has two
 sessions."""
 
-HETEROGENEITY_DF = 6.0
+HETEROGENEITY_DF = 4.0
 """How alike the session noise of the metrics of a class is, in degrees of freedom: a metric that differs more than
 most between sessions is taken at its word once it has about so many. Infinitely many would be alike."""
 
@@ -197,28 +197,48 @@ def session_variance(means: Sequence[tuple[Variance, float]], heterogeneity: flo
     own v around it, in degrees of freedom (that of T then follows F); infinitely many is the usual REML. With fewer a
     metric of two modes does not make all others noisy. 0 where nothing is left to explain.
     """
-    low, high = 0.0, max([between.value for between, _ in means])
-    if _slope(low, means, heterogeneity) <= 0:
-        return 0.0
+    known = [(df, value, share) for (value, df), share in means]
+    typical = mean([share for _, _, share in known])
 
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _slope(middle, means, heterogeneity) > 0 else (low, middle)
-        if high - low < 1e-6 * high:
+    def straightened(v: float) -> float:
+        return (v + typical) ** 2 * _slope(v, known, heterogeneity)
+
+    return _zero_of_falling(straightened, NO_VARIANCE, max(NO_VARIANCE, *[value for _, value, _ in known]))
+
+
+def _slope(v: float, means: Sequence[tuple[float, float, float]], heterogeneity: float) -> float:
+    """Slope of the restricted log likelihood at `v`, up to a factor above zero; falls through zero at its top.
+
+    means: of each metric df and value of its variance of session means, and the processes' share of that.
+    """
+    return sum(
+        [
+            df * (value - v - share) / ((v + share) * (v + share + df / heterogeneity * value))
+            for df, value, share in means
+        ]
+    )
+
+
+def _zero_of_falling(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where `function` falls through zero, which it has done at `high`; `low` if it has there too (Illinois)."""
+    left, right, zero, side = function(low), function(high), low, 0
+    if left <= 0:
+        return low
+
+    for _ in range(100):
+        before, zero = zero, (low * right - high * left) / (right - left)
+        if abs(zero - before) <= 1e-7 * zero:
             break
 
-    return (low + high) / 2
+        value = function(zero)
+        if value > 0:
+            right = right / 2 if side > 0 else right
+            low, left, side = zero, value, 1
+        else:
+            left = left / 2 if side < 0 else left
+            high, right, side = zero, value, -1
 
-
-def _slope(v: float, means: Sequence[tuple[Variance, float]], heterogeneity: float) -> float:
-    """Slope of the restricted log likelihood at `v`, up to a factor above zero; falls through zero at its top."""
-    total = 0.0
-    for (value, df), share in means:
-        scale = max(v + share, NO_VARIANCE)
-        spare = 1.0 if math.isinf(heterogeneity) else (heterogeneity + df * value / scale) / heterogeneity
-        total += df * (value - scale) / (scale * scale * spare)
-
-    return total
+    return zero
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ Outcome = Literal["PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"]
 MOST_REPLICATES = 30
 MOST_SESSIONS = 10
 
-RARELY = 0.0005
+RARELY = 0.0003
 """How seldom an unchanged metric may fail to pass by chance, so that a hundred of them pass together."""
 
 
@@ -137,11 +137,11 @@ def worse_logs(values: Iterable[float], better: Better) -> tuple[float, ...]:
 
 
 def compare(
-    new: Sequence[float], base: Sessions, peers: Iterable[Sessions], noise_class: NoiseClass, looks: int
+    new: Sequence[float], base: Sessions, peers: Iterable[Spread], noise_class: NoiseClass, looks: int
 ) -> Comparison:
     """Compare log process values of a run with stored sessions; `peers` are the other metrics of the class."""
     own = Spread.of(base, [new])
-    return compare_sessions([new], base, own, class_noise([own, *map(Spread.of, peers)], noise_class), looks)
+    return compare_sessions([new], base, own, class_noise([own, *peers], noise_class), looks)
 
 
 def compare_sessions(new: Sessions, base: Sessions, own: Spread, fitted: ClassNoise, looks: int) -> Comparison:
@@ -158,14 +158,14 @@ def compare_sessions(new: Sessions, base: Sessions, own: Spread, fitted: ClassNo
     )
 
 
-def foresee(count: int, base: Sessions, peers: Iterable[Sessions], noise_class: NoiseClass, looks: int) -> Comparison:
+def foresee(count: int, base: Sessions, fitted: ClassNoise, looks: int) -> Comparison:
     """The comparison that an unchanged run of `count` processes would give: its `hi` is what can be resolved.
+
+    fitted: to the stored sessions of the class of the metric.
 
     A band that is not wider cannot be shown to hold; a smaller change cannot be told from noise.
     """
-    own = Spread.of(base)
-    fitted = class_noise([own, *map(Spread.of, peers)], noise_class)
-    return Comparison(0.0, fitted.of(own), (count,), tuple(map(len, base)), looks)
+    return Comparison(0.0, fitted.of(Spread.of(base)), (count,), tuple(map(len, base)), looks)
 
 
 def narrowest_band(foreseen: Comparison) -> float:

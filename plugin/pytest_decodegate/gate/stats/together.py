@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from .looks import LOOK_LEVELS
+from .rules import Outcome
 from .student import t_quantile, t_upper_tail
 
 LEVEL = LOOK_LEVELS[1].worse
@@ -52,6 +53,14 @@ def upheld_alone(p_worse: float, metrics: int) -> bool:
     For whoever must decide on a next look before all metrics of the run are measured.
     """
     return p_worse * metrics <= LEVEL
+
+
+def settled(outcome: Outcome, p_worse: float, metrics: int) -> bool:
+    """Whether a look at a metric, of a run of so many, ends its measuring; if not it takes its next look.
+
+    A REGRESSED that Holm may yet refuse is as open as an INCONCLUSIVE one.
+    """
+    return outcome != "INCONCLUSIVE" and (outcome != "REGRESSED" or upheld_alone(p_worse, metrics))
 
 
 @dataclass(frozen=True, slots=True)
