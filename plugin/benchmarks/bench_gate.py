@@ -51,10 +51,21 @@ LOOKS = planned_looks(REPLICATES, 20, 2)
 WIDEST_BAND = 0.05
 """What collectives had from an older clock, 15 %, was never needed."""
 
-TARGET_GO = 0.95
-TARGET_NO_GO = 0.95
-MOST_FALSE_NO_GO = 0.01
-MOST_HALF_WIDTH = 0.006
+TARGETS: Mapping[str, float] = {
+    "GO": 0.95,
+    "false NO-GO": 0.01,
+    "NO-GO naming it": 0.95,
+    "kernels' half width": 0.006,
+}
+"""What should be found: at most so much of the second and the last, at least so much of the others."""
+
+AT_MOST = ("false NO-GO", "kernels' half width")
+
+ONE_SESSION: Mapping[str, float] = {"GO": 0.92, "false NO-GO": 0.03, "kernels' half width": 0.007}
+"""What is promised instead with one stored session. Two sessions then differ by .38 % and nobody knows which kernels
+differ more than others: a kernel as noisy as the noisiest of 83 is off by 2.5 % once in fifty runs, and a rule that
+forgives that finds no slowdown of 1.5 bands. The half width is 2 t of these .38 %. The second session shows it."""
+
 SLOWER_BY = 1.5
 """Times its band, of the one metric that is slower."""
 
@@ -294,25 +305,24 @@ class Cell:
         return [each for each in self.runs if (each.slower is not None) == changed]
 
     @property
-    def promises(self) -> Iterator[tuple[str, float, float, bool]]:
-        """Name, what was found, the target, and whether it is kept."""
+    def found(self) -> dict[str, float]:
+        """By the names of TARGETS."""
         unchanged, changed = self._of(False), self._of(True)
-        go = _share(each.answer == "GO" for each in unchanged)
-        false = _share(each.answer == "NO-GO" for each in unchanged)
-        named = _share(each.answer == "NO-GO" and each.slower in each.blamed for each in changed)
-        half = median(each.half_width for each in unchanged)
-        yield "GO", go, TARGET_GO, go >= TARGET_GO
-        yield "false NO-GO", false, MOST_FALSE_NO_GO, false <= MOST_FALSE_NO_GO
-        yield "NO-GO naming it", named, TARGET_NO_GO, named >= TARGET_NO_GO
-        yield "kernels' half width", half, MOST_HALF_WIDTH, half <= MOST_HALF_WIDTH
+        return {
+            "GO": _share(each.answer == "GO" for each in unchanged),
+            "false NO-GO": _share(each.answer == "NO-GO" for each in unchanged),
+            "NO-GO naming it": _share(each.answer == "NO-GO" and each.slower in each.blamed for each in changed),
+            "kernels' half width": median(each.half_width for each in unchanged),
+        }
 
     @property
     def kept(self) -> bool:
-        """Whether all targets are met."""
-        return all(kept for *_, kept in self.promises)
+        """Whether all that is promised of so many sessions was found, but for chance."""
+        promises = {**TARGETS, **(ONE_SESSION if self.sessions == 1 else {})}
+        return all(_meets(name, self.found[name], promises[name], len(self.runs) // 2) for name in TARGETS)
 
     def __str__(self) -> str:
-        found = "  ".join(f"{name} {100 * value:5.2f} %{'' if kept else '!'}" for name, value, _, kept in self.promises)
+        found = "  ".join(f"{name} {_marked(name, value)}" for name, value in self.found.items())
         unchanged, changed = self._of(False), self._of(True)
         outcomes = sum((each.outcomes for each in unchanged), Counter[str]())
         total = sum(outcomes.values())
@@ -323,6 +333,16 @@ class Cell:
             f"{sum(each.wider for each in unchanged) / len(unchanged):.0f} wider bands"
         )
         return f"{self.sessions} stored   {found}   ({rest})"
+
+
+def _marked(name: str, value: float) -> str:
+    return f"{100 * value:5.2f} %{'' if _meets(name, value, TARGETS[name]) else '!'}"
+
+
+def _meets(name: str, value: float, target: float, runs: int = 0) -> bool:
+    """Whether a value meets a target; a share of so many `runs`, within two standard errors of the target."""
+    chance = 0.0 if not runs or name == "kernels' half width" else 2 * math.sqrt(target * (1 - target) / runs)
+    return value <= target + chance if name in AT_MOST else value >= target - chance
 
 
 def _share(some: Iterable[bool]) -> float:
@@ -344,10 +364,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table; 1 if a promise is missed."""
     runs, started = int(arguments[0]) if arguments else RUNS, time.monotonic()
     count = Counter(metric.found.kind for metric in metrics())
-    print(
-        f"{count['kernel']} kernels and {count['collective']} collectives; {runs} unchanged runs a line and as many with one "
-        f"metric slower by {SLOWER_BY} bands; looks at {' and '.join(map(str, LOOKS))} replicates; ! misses a target"
-    )
+    kinds = f"{count['kernel']} kernels and {count['collective']} collectives"
+    print(f"{kinds}; {runs} unchanged runs a line, and as many with one metric slower by {SLOWER_BY} bands; looks at")
+    print(f"{' and '.join(map(str, LOOKS))} replicates; ! misses a target")
     kept, shown = True, None
     for cell in cells(runs):
         if cell.tails is not shown:
@@ -356,8 +375,9 @@ def main(arguments: Sequence[str]) -> int:
         print(cell, flush=True)
         kept = kept and (cell.kept or not cell.tails.promised)
 
-    targets = ", ".join(f"{name} {100 * target:g} %" for name, _, target, _ in cell.promises)
-    print(f"\ntargets: {targets}; {time.monotonic() - started:.0f} s")
+    targets = ", ".join(f"{name} {100 * target:g} %" for name, target in TARGETS.items())
+    loose = ", ".join(f"{name} {100 * target:g} %" for name, target in ONE_SESSION.items())
+    print(f"\ntargets: {targets}; promised with one session: {loose}; {time.monotonic() - started:.0f} s")
     return int(not kept)
 
 

@@ -21,6 +21,7 @@ from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.cli import main
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.gate.stats.noise import Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import noise_class
 from pytest_decodegate.gate.stats.rules import compare, foresee, narrowest_band, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
@@ -82,7 +83,7 @@ def test_the_list_shows_sessions_spread_and_what_can_be_resolved(root: Path, dec
     assert gemm.split()[:11] == ["gemm", "10.0", "us", "3", "15", "0.13", "%", "0.19", "%", "2", "%"]
     assert header.split()[-4:] == ["band", "can", "keep", "finds"]
     assert allreduce.split()[0] == "allreduce[n=14336]"
-    assert "0.24 % (assumed)" in second
+    assert "0.30 % (assumed)" in second
 
 
 def test_what_it_surely_finds_is_half_a_width_beyond_the_band_of_a_run_to_come(root: Path, decodegate: Run) -> None:
@@ -107,7 +108,7 @@ def test_a_band_that_it_can_keep_is_proposed(root: Path, decodegate: Run) -> Non
     assert (row.split()[-7], loose) == ("15", "~")
     gemm = wide.metrics["gemm"]
     logs = [worse_logs(one.values, "lower") for one in gemm.sessions]
-    keeps = narrowest_band(foresee(5, logs, [], noise_class(gemm.metric, gemm.level), 2))
+    keeps = narrowest_band(foresee(5, logs, class_noise([Spread.of(logs)], noise_class(gemm.metric, gemm.level)), 2))
     assert 100 * keeps <= float(band) < 100 * keeps + 1
     assert "~ could keep a narrower band: set it in the test, then here with `decodegate baselines band FILE" in said
 

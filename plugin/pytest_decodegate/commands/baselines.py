@@ -205,7 +205,7 @@ def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates:
     finds = surely_found(metric.tolerance, math.expm1(foreseen.lo), math.expm1(foreseen.hi))
     return (
         _spread(own),
-        format_percent(math.sqrt(foreseen.noise.session.value), signed=False) + assumed,
+        format_percent(foreseen.noise.session_sd, signed=False) + assumed,
         band,
         format_band(narrow) + (LOOSE if metric.tolerance >= WIDE * narrow else ""),
         format_percent(finds, signed=False) + (BLIND if math.expm1(foreseen.hi) >= metric.tolerance else ""),

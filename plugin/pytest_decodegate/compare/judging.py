@@ -167,12 +167,11 @@ class Judge:
         """The judgement with its statistics."""
         tolerance, sessions = bare.metric.tolerance, common.logs[0]
         outcome = decide(comparison, tolerance)
-        noise = math.sqrt(comparison.noise.session.value)
         level = level_of(sessions, common.base.metric)
         return replace(
             bare,
             verdict=Verdict(outcome),
-            basis=replace(bare.basis, sessions=len(sessions), session_noise=noise),
+            basis=replace(bare.basis, sessions=len(sessions), session_noise=comparison.noise.session_sd),
             numbers=bare.numbers.compared(bare.metric, level, comparison),
             settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
         )

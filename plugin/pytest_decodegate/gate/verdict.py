@@ -375,11 +375,10 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     new = worse_logs(measurement.values, metric.better)
     comparison = compare(new, sessions, peers, found, judgement.basis.looks)
     outcome = decide(comparison, metric.tolerance)
-    noise = math.sqrt(comparison.noise.session.value)
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        basis=replace(judgement.basis, sessions=len(sessions), session_noise=noise),
+        basis=replace(judgement.basis, sessions=len(sessions), session_noise=comparison.noise.session_sd),
         numbers=judgement.numbers.compared(metric, level_of(sessions, metric), comparison),
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),

@@ -57,6 +57,12 @@ class Noise:
     session: Variance
     process: Variance
 
+    @property
+    def session_sd(self) -> float:
+        """Root mean square between sessions: of metrics that are not alike, more than the typical one's."""
+        value, df = self.session
+        return math.sqrt(value * df / (df - 2))
+
 
 class Spread(NamedTuple):
     """What one metric says about its noise, whatever its level is.
