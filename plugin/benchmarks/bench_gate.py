@@ -61,10 +61,11 @@ TARGETS: Mapping[str, float] = {
 
 AT_MOST = ("false NO-GO", "kernels' half width")
 
-ONE_SESSION: Mapping[str, float] = {"GO": 0.92, "false NO-GO": 0.03, "kernels' half width": 0.007}
-"""What is promised instead with one stored session. Two sessions then differ by .38 % and nobody knows which kernels
-differ more than others: a kernel as noisy as the noisiest of 83 is off by 2.5 % once in fifty runs, and a rule that
-forgives that finds no slowdown of 1.5 bands. The half width is 2 t of these .38 %. The second session shows it."""
+ONE_SESSION: Mapping[str, float] = {"GO": 0.88, "false NO-GO": 0.03, "kernels' half width": 0.007}
+"""What is promised instead with one stored session, which misses three targets. Two sessions of a kernel differ by
+.38 %, and which kernels differ more nobody knows yet: one of 83 is as noisy as 1.3 %, and of a hundred metrics one is
+then off by more than its band allows for in a tenth of all runs. A rule that forgave this would find no slowdown of 1.5
+bands. The half width is 1.7 times .38 %, whatever the number of processes. The second session shows which they are."""
 
 SLOWER_BY = 1.5
 """Times its band, of the one metric that is slower."""

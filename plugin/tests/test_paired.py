@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from pytest_decodegate.gate.pairs import (
 from pytest_decodegate.gate.stats.looks import POCOCK_ALPHA, planned_looks
 from pytest_decodegate.gate.stats.rules import decide, surely_found
 from pytest_decodegate.gate.stats.student import t_upper_tail
+from pytest_decodegate.gate.stats.together import settled, uphold
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Judgement, Verdict
@@ -152,6 +154,39 @@ def run(draw: random.Random, change: float, pair_sd: float, tolerance: float) ->
             break
 
     return outcome, len(differences)
+
+
+def answer(draw: random.Random, changes: Sequence[float], pair_sd: float, tolerance: float) -> tuple[set[int], int]:
+    """The metrics that a run calls slower, and the pairs that it took: next looks while Holm may refuse a REGRESSED."""
+    looks = planned_looks(FIRST_PAIRS, MOST_PAIRS)
+    outcomes, p_values, pairs = [], [], 0
+    for change in changes:
+        differences: list[float] = []
+        for look in looks:
+            differences += [draw.gauss(math.log1p(change), pair_sd) for _ in range(look - len(differences))]
+            comparison = PairedComparison(tuple(differences), len(looks))
+            outcome = decide(comparison, tolerance)
+            if settled(outcome, comparison.p_worse, len(changes)):
+                break
+
+        outcomes.append(outcome)
+        p_values.append(comparison.p_worse)
+        pairs += len(differences)
+
+    upheld = zip(outcomes, uphold(p_values), strict=True)
+    return {n for n, (outcome, slower) in enumerate(upheld) if slower and outcome == "REGRESSED"}, pairs
+
+
+@pytest.mark.parametrize(("metrics", "bands"), [(30, 1.5), (104, 1.5), (104, 2.0)])
+def test_the_one_slower_metric_of_many_is_found_because_it_is_looked_at_again(metrics: int, bands: float) -> None:
+    draw, runs, tolerance = random.Random(metrics), 40, 0.02
+    slower = [bands * tolerance, *[0.0] * (metrics - 1)]
+    found = [answer(draw, slower, 0.012, tolerance) for _ in range(runs)]
+    unchanged = [answer(draw, [0.0] * metrics, 0.012, tolerance) for _ in range(runs)]
+    assert sum(0 in blamed for blamed, _ in found) >= runs - 1
+    assert sum(bool(blamed) for blamed, _ in unchanged) <= 1
+    more = sum(pairs for _, pairs in found) - sum(pairs for _, pairs in unchanged)
+    assert more / runs < MOST_PAIRS
 
 
 def test_stopping_early_keeps_both_errors() -> None:

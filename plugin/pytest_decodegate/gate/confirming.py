@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from .stats.rules import Outcome, confirmed
-from .stats.together import upheld_alone
+from .stats.together import settled
 from .verdict import Confirmation, Judgement, Verdict
 
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
@@ -20,11 +20,10 @@ _OUTCOMES = (*CHANGED, Verdict.PASS, Verdict.INCONCLUSIVE)
 
 def is_open(judgement: Judgement, metrics: int) -> bool:
     """Whether more replicates may settle it: noise hides the answer, or chance among so many `metrics` of a run."""
-    if judgement.verdict is not Verdict.REGRESSED:
-        return judgement.verdict is Verdict.INCONCLUSIVE
+    if judgement.verdict not in _OUTCOMES:
+        return False
 
-    p_worse = judgement.numbers.p_worse
-    return p_worse is not None and not upheld_alone(p_worse, metrics)
+    return not settled(_outcome(judgement), judgement.numbers.p_worse or 0.0, metrics)
 
 
 def is_to_confirm(judgement: Judgement) -> bool:
