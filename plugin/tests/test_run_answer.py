@@ -117,6 +117,22 @@ def test_a_lucky_first_regressed_that_fresh_gangs_do_not_repeat_does_not_stand(r
     assert result.parseoutcomes().get("failed", 0) <= 1
 
 
+def test_a_percent_and_a_half_on_all_kernels_is_found_though_each_stays_in_its_band(run: Any) -> None:
+    slower = {f"kernel_{n}": [1.015] for n in range(9)}
+    result = run("--perf-report=lines.jsonl", **slower)
+    result.assert_outcomes(passed=9)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "NO-GO: slower by more than the band (+1.5 %)",
+            "  kernels_common_shift *",
+            "would have been found: *all kernels together*",
+            "counts: 1 REGRESSED, 9 PASS *",
+            "answer: NO-GO: 10 metrics in *",
+        ]
+    )
+
+
 def test_what_crashes_leaves_the_answer_open_and_is_named(run: Any) -> None:
     result = run(markers="perf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

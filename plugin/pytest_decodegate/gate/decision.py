@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from statistics import median_low
 
 from ..cause import Cause, Finding
-from ..metric import Kind
+from . import shift
 from .result import ERROR, Failed, Result
 from .stats.rules import surely_found
 from .stats.together import uphold
@@ -31,6 +31,9 @@ THE_RUN = "the run"
 
 RECORDED = "RECORDED"
 """In place of a verdict where a metric was stored and not compared, and the answer of a run that did nothing else."""
+
+TOGETHER = (shift.NAME, "decode_step")
+"""What the metrics of a run say together, by its name without a size: no test measures it."""
 
 ADVISORY = "advisory"
 """In place of a verdict that decides nothing."""
@@ -72,10 +75,11 @@ class Ground:
 class Resolution:
     """The slowdowns of one kind of metric that a run would have found almost surely, as fractions.
 
-    typical: of the middle metric. worst: of `metric`, where the slowdown had to be largest.
+    kind: of the metrics, or the name of what they say together, one of TOGETHER. typical: of the middle metric. worst:
+    of `metric`, where the slowdown had to be largest.
     """
 
-    kind: Kind
+    kind: str
     typical: float
     worst: float
     metric: str
@@ -136,11 +140,11 @@ def counted_as(outcome: Result | Failed) -> str:
 
 def _resolutions(outcomes: Sequence[Result | Failed]) -> Iterator[Resolution]:
     """For each kind of metric that was judged by its times, in the order in which they were measured."""
-    found: dict[Kind, list[Resolution]] = {}
+    found: dict[str, list[Resolution]] = {}
     for outcome in outcomes:
         if isinstance(outcome, Result) and counted_as(outcome) in _JUDGED:
             judgement = outcome.judgement
-            lo, hi, kind = judgement.numbers.lo, judgement.numbers.hi, judgement.metric.kind
+            lo, hi, kind = judgement.numbers.lo, judgement.numbers.hi, _family(judgement)
             if lo is not None and hi is not None:
                 smallest = surely_found(judgement.metric.tolerance, lo, hi)
                 found.setdefault(kind, []).append(Resolution(kind, smallest, smallest, outcome.name))
@@ -148,6 +152,16 @@ def _resolutions(outcomes: Sequence[Result | Failed]) -> Iterator[Resolution]:
     for kind, each in found.items():
         worst = max(each, key=attrgetter("worst"))
         yield Resolution(kind, median_low([resolution.typical for resolution in each]), worst.worst, worst.metric)
+
+
+def is_run_level(outcome: Result | Failed) -> bool:
+    """Whether no test measures it: it is what the metrics of the run say together."""
+    return outcome.name.partition("[")[0] in TOGETHER
+
+
+def _family(judgement: Judgement) -> str:
+    name = judgement.name.partition("[")[0]
+    return name if name in TOGETHER else judgement.metric.kind
 
 
 _JUDGED = frozenset((Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.INCONCLUSIVE))

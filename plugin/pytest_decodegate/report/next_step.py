@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..gate.decision import ADVISORY, BY_WEIGHT, RECORDED, Answer, Decision, counted_as
+from ..gate.decision import ADVISORY, BY_WEIGHT, RECORDED, Answer, Decision, counted_as, is_run_level
 from ..gate.result import Failed, Result
 from ..gate.run import Run
 from ..gate.text.advice import declarations
@@ -62,10 +62,11 @@ def _options(run: Run, decision: Decision, *, is_upgrade: bool) -> Iterator[tupl
         return
 
     judgements = [outcome.judgement for outcome in left if isinstance(outcome, Result)]
-    if any(map(_is_test, left)):
+    if any(map(_is_test, left)) or all(map(is_run_level, left)):
         yield ONLY, None
     else:  # each in a word of its own, so that the lines of the command stay short
-        yield from ((ONLY, pattern) for pattern in _patterns([outcome.name for outcome in left]))
+        names = [outcome.name for outcome in left if not is_run_level(outcome)]
+        yield from ((ONLY, pattern) for pattern in _patterns(names))
     if declared := _declared(judgements):
         yield ALLOW if is_upgrade else CHANGE, ",".join(declared)
     if any(judgement.verdict is Verdict.NO_BASELINE for judgement in judgements):

@@ -13,7 +13,6 @@ from ..gate.result import Failed, Result, Skipped
 from ..gate.run import Run
 from ..gate.text.quantity import format_interval, format_percent, format_value
 from ..gate.verdict import Verdict
-from ..metric import Kind
 from .next_step import next_command
 from .table import cells, fitted, unjudged
 
@@ -25,12 +24,14 @@ MOST_ROWS: Final = 10
 MOST_NAMES: Final = 12
 """Names in one list; -v shows all."""
 
-_KINDS: Final[Mapping[Kind, str]] = {
+_KINDS: Final[Mapping[str, str]] = {
     "kernel": "a kernel",
     "collective": "a collective",
     "serving": "TPOT or a rate",
     "cpu": "a stand-in on the CPU",
     "quality": "answers",
+    "kernels_common_shift": "all kernels together",
+    "decode_step": "the decode step",
 }
 
 COLOURS: Final[Mapping[Answer, str]] = {

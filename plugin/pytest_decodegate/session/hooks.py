@@ -101,7 +101,7 @@ class SessionHooks:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if results.answers or own.settings.base is not None:
             own.reference.ended()
-            decision = results.end(exitstatus)
+            decision = results.end(exitstatus, own.settings.tolerance)
             if exitstatus == pytest.ExitCode.OK and decision.answer.status:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

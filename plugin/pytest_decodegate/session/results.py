@@ -14,6 +14,7 @@ from ..gate.run import Run
 from ..report.lines import properties, verdict_line
 from .launches import Launches
 from .outcomes import ended, failed, skipped
+from .run_level import run_level
 
 if TYPE_CHECKING:
     import pytest
@@ -131,8 +132,14 @@ class Results:
             failure = self._failures.pop(report.nodeid, None)
             self._announce(failed(report, failure, advisory=advisory))
 
-    def end(self, exit_status: int) -> Decision:
-        """Tell how the run ended, and the answer to it; returns that."""
+    def end(self, exit_status: int, tolerance: Callable[[str, float], float]) -> Decision:
+        """Tell what the metrics say together, how the run ended, and the answer to it; returns that.
+
+        tolerance: as of run_level.
+        """
+        for outcome in run_level(self.run.results, tolerance):
+            self._announce(outcome)
+
         left_out = self.selected - len(self._begun)
         self._announce(ended(exit_status, self.problem, left_out, time.monotonic() - self._started))
         decision = self.run.decision

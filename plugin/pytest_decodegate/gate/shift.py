@@ -1,0 +1,67 @@
+"""`kernels_common_shift`: how far all kernels of a run moved together, as a metric of its own.
+
+It sees what no single band does, a percent on everything. It is never divided out of the kernels: what all have in
+common may be the very slowdown that is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..cause import Finding
+from ..metric import Metric
+from .stats.rules import decide
+from .stats.together import LEAST_SHIFTED, SHIFT_BAND, common_shift
+from .verdict import Judgement, Numbers, Verdict
+
+NAME: Final = "kernels_common_shift"
+
+BAND: Final = SHIFT_BAND
+"""Tolerated of the shift, a fraction."""
+
+LEAST_ERROR: Final = 1e-6
+"""Of a kernel whose processes all gave one value: its weight stays finite."""
+
+
+def is_kernel(judgement: Judgement) -> bool:
+    """Whether it says how far one kernel moved: it was judged, by statistics."""
+    known = judgement.numbers.change is not None and judgement.numbers.standard_error is not None
+    return known and judgement.verdict.judged and judgement.metric.kind == "kernel"
+
+
+def too_few(kernels: Sequence[Judgement]) -> str | None:
+    """Why the shift of so few is not known; None if it is."""
+    if len(kernels) >= LEAST_SHIFTED:
+        return None
+
+    return f"{len(kernels)} kernel(s) were judged; how far all move together is known from {LEAST_SHIFTED} on"
+
+
+def judge_shift(kernels: Sequence[Judgement], band: float = BAND) -> Judgement:
+    """The judgement of what `kernels` have in common: each of them is one, and there are not too few."""
+    errors = [max(kernel.numbers.standard_error or 0.0, LEAST_ERROR) for kernel in kernels]
+    changes = [_worse_log(kernel) for kernel in kernels]
+    # Two stacks in turn share their session; one is the side on which nothing is claimed that is not known.
+    sessions = min(max(1, kernel.basis.sessions) for kernel in kernels)
+    found = common_shift(changes, errors, sessions)
+    assert found is not None
+    metric = Metric(NAME, "s", "kernel", band, {"formula": "median of the kernels' log changes"})
+    first = kernels[0].basis
+    return Judgement(
+        metric=metric,
+        verdict=Verdict(decide(found, band)),
+        basis=replace(
+            first, replicates=min(kernel.basis.replicates for kernel in kernels), looks=1, baseline=None, choice=()
+        ),
+        numbers=Numbers().compared(metric, None, found),
+        notes=(Finding(f"{sum(change > 0 for change in changes)} of {len(kernels)} kernels moved for the worse"),),
+    )
+
+
+def _worse_log(kernel: Judgement) -> float:
+    """The log change, + is worse."""
+    change = math.log1p(kernel.numbers.change or 0.0)
+    return change if kernel.metric.better == "lower" else -change

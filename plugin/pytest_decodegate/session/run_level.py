@@ -1,0 +1,27 @@
+"""What the metrics of a run say together, as results of the run itself: the kernels' common shift, and whole steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..gate import shift
+from ..gate.decision import THE_RUN
+from ..gate.result import Result, Skipped
+from .whole_steps import whole_steps
+
+
+def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float]) -> Iterator[Result | Skipped]:
+    """Results that no test measures; where there are too few kernels, why nothing is known of their shift.
+
+    results: of all tests; of several tries of a metric the last counts. tolerance: the band of a metric, from its name
+    and the band that it has by itself.
+    """
+    gating = {result.name: result for result in results if not (result.advisory or result.recorded)}
+    last = list(gating.values())
+    kernels = [result.judgement for result in last if shift.is_kernel(result.judgement)]
+    if kernels and (why := shift.too_few(kernels)):
+        yield Skipped(shift.NAME, why)
+    elif kernels:
+        yield Result(THE_RUN, shift.judge_shift(kernels, tolerance(shift.NAME, shift.BAND)))
+
+    yield from whole_steps(last, tolerance)
