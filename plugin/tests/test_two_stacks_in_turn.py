@@ -125,7 +125,9 @@ class Host:
             sources,
             progress,
             contrasts=contrasts,
-            ranks=RanksInTurn(settings, self.hardware, gangs, sources, progress, contrasts, lambda: 1),
+            ranks=RanksInTurn(
+                settings, self.hardware, gangs, sources, progress, contrasts, lambda: 1, lambda judgement: judgement
+            ),
             attached=None,
             leftovers=tuple,
             metrics=lambda: 1,

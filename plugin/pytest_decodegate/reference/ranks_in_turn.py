@@ -50,7 +50,7 @@ class _Wave:
 class RanksInTurn:
     """Gangs of two stacks, by world size, and the metrics that are measured on both.
 
-    metrics: how many of the run are weighed together.
+    metrics: how many of the run are weighed together. material: says what a judgement means for the decode step.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class RanksInTurn:
         progress: Progress,
         contrasts: Contrasts,
         metrics: Callable[[], int],
+        material: Callable[[Judgement], Judgement],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -70,6 +71,7 @@ class RanksInTurn:
         self._progress = progress
         self._contrasts = contrasts
         self._metrics = metrics
+        self._material = material
         self._benches: dict[int, PairBench] = {}
 
     def bench(self, world_size: int) -> PairBench:
@@ -113,7 +115,7 @@ class RanksInTurn:
 
     def _look(self, work: GangWork, wave: _Wave, looks: int) -> Judgement:
         sides = side_of(wave.base, work.metric), side_of(wave.candidate, work.metric)
-        return judge_pairs(*sides, self._contrasts.known[work.world_size], looks)
+        return self._material(judge_pairs(*sides, self._contrasts.known[work.world_size], looks))
 
     def _first(self, work: GangWork) -> _Wave:
         bench = self.bench(work.world_size)

@@ -39,7 +39,7 @@ class StoredReference:
     """The stored baselines of what each metric runs on.
 
     leftovers: notes on who held memory before the run, for every verdict. metrics: how many are weighed together.
-    budget: of the run, for metrics that are still open.
+    budget: of the run, for metrics that are still open. material: says what a judgement means for the decode step.
     """
 
     settings: Settings
@@ -53,6 +53,7 @@ class StoredReference:
     metrics: Callable[[], int]
     budget: TimeBudget
     progress: Progress
+    material: Callable[[Judgement], Judgement]
 
     def measure(self, work: GangWork) -> Judged:
         """See Reference: on as many fresh gangs as the verdict needs, twice --perf-replicates alive at once."""
@@ -157,7 +158,7 @@ class StoredReference:
     def _look(self, metric: Metric, taken: Taken, provenance: Provenance, looks: int) -> Judgement:
         selection = self.recorder.select(metric.name, provenance)
         starts = start_notes(start_of(taken.facts), _recorded_start(selection, metric.name))
-        return judge(
+        judgement = judge(
             taken.measurement(metric),
             selection,
             invalid=taken.broken,
@@ -165,6 +166,7 @@ class StoredReference:
             looks=looks,
             notes=[*taken.notes, *starts, *self.leftovers()],
         )
+        return self.material(judgement)
 
 
 def _recorded_start(selection: Selection, metric: str) -> Start | None:

@@ -56,4 +56,9 @@ def properties(result: Result) -> list[tuple[str, object]]:
     shown = ("verdict", "measured", "base", "change", "lo", "hi", "judged", "unit", "tolerance", "replicates")
     fields = as_json(result)
     again = f".try{result.attempt}" if result.attempt > 1 else ""
-    return [(f"perf.{result.name}{again}.{field}", fields[field]) for field in shown if fields[field] is not None]
+    step = result.judgement.step
+    of_step = [] if step is None else [(f"perf.{result.name}{again}.step_change", step.change)]
+    return [
+        *((f"perf.{result.name}{again}.{field}", fields[field]) for field in shown if fields[field] is not None),
+        *of_step,
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from _pytest.pathlib import bestrelpath
 
 from ..errors import BadInput, DecodegateError, ServerHung
+from ..gate.materiality import LIMIT, weighed
 from ..machine.cpu_load import CpuLoad
 from ..process.import_path import withheld
 from ..process.processes import family
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ..cause import Finding
     from ..gang.controller import GangOptions
     from ..gang.options import StartLimit
+    from ..gate.materiality import StepWeight
+    from ..gate.verdict import Judgement
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
     from ..reference.loaded import ProvenanceReader
@@ -255,7 +258,22 @@ class PerfSession:
             metrics=self._metrics,
             budget=TimeBudget(self.settings.budget_seconds),
             progress=self.progress,
+            material=self._material,
         )
+
+    def _material(self, judgement: Judgement) -> Judgement:
+        """What a judgement means for the decode step, as far as the stored baselines tell of that."""
+        return weighed(judgement, self._step_weights, self.settings.not_material or LIMIT)
+
+    @cached_property
+    def _step_weights(self) -> Mapping[str, StepWeight]:
+        from ..profile.measured import stored_times
+        from ..reference.step_weights import step_weights
+
+        try:
+            return step_weights(stored_times(self.recorder.stored()), max(1, len(self.hardware.fingerprint.gpus)))
+        except BadInput:  # of files that a comparison of two stacks does not need; stored ones are refused before
+            return {}
 
     def _metrics(self) -> int:
         """How many metrics of this run are weighed together: one a perf test, as far as is known."""
@@ -271,7 +289,14 @@ class PerfSession:
         assert base is not None
         contrasts = Contrasts((base, candidate), self.settings, self.hardware, self.progress, self.announce)
         ranks = RanksInTurn(
-            self.settings, self.hardware, self.gangs, self.sources, self.progress, contrasts, self._metrics
+            self.settings,
+            self.hardware,
+            self.gangs,
+            self.sources,
+            self.progress,
+            contrasts,
+            self._metrics,
+            self._material,
         )
         attached = None
         if base.server and candidate.server:

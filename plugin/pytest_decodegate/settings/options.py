@@ -137,6 +137,10 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--perf-listen-host", metavar="HOST", help="Address of this host that ranks on all nodes can reach")
     group.addoption("--perf-report", metavar="FILE", help="Append each verdict to FILE as a JSON line, as it comes")
     parser.addini("perf_budget", "As --perf-budget, which is over it")
+    parser.addini(
+        "perf_not_material",
+        "Part of the decode step that a metric may cost at worst and still pass where noise hides it (default: 0.2%)",
+    )
     parser.addini("perf_baselines", "Folder of stored baselines, relative to the rootdir (default: baselines)")
     parser.addini(
         "perf_tolerance",
@@ -149,7 +153,7 @@ def add_options(parser: pytest.Parser) -> None:
 def any_given(config: pytest.Config) -> bool:
     """Whether an option or ini value of this plugin was set, so that a bad one is refused before any test runs."""
     given = (value for name, value in vars(config.option).items() if name.startswith("perf") and name != "perf")
-    return any(given) or any(map(config.getini, ("perf_tolerance", "perf_budget")))
+    return any(given) or any(map(config.getini, ("perf_tolerance", "perf_budget", "perf_not_material")))
 
 
 def perf_wanted(config: pytest.Config) -> bool:

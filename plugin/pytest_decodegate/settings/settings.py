@@ -33,6 +33,7 @@ class Settings:
     max_replicates: int
     change: frozenset[str]
     tolerances: tuple[tuple[str, float], ...]
+    not_material: float | None
     server: str | None
     serve: tuple[str, ...] | None
     server_seconds: float
@@ -77,6 +78,7 @@ def read_settings(config: pytest.Config) -> Settings:
         max_replicates=most,
         change=values.change(config.getoption("--perf-change")),
         tolerances=tuple(values.tolerance_lines(config.getini("perf_tolerance"))),
+        not_material=values.not_material(config.getini("perf_not_material")),
         server=values.url(server),
         serve=values.serve(serve),
         server_seconds=values.seconds(config, "--perf-server-timeout", default=2700),

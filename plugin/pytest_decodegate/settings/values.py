@@ -31,6 +31,13 @@ PINS = ("attention", "moe")
 """What --perf-pin can name."""
 
 
+def not_material(text: str) -> float | None:
+    """The part of the decode step below which noise may hide a metric; "" leaves that to the gate."""
+    from ..metric import parse_tolerance
+
+    return parse_tolerance(text, "ini option perf_not_material") if text else None
+
+
 def tolerance_lines(lines: list[str]) -> Iterator[tuple[str, float]]:
     """Patterns of metric names with their bands, from the lines of the ini option perf_tolerance."""
     from ..metric import parse_tolerance

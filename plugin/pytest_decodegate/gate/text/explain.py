@@ -109,6 +109,9 @@ def _details(judgement: Judgement) -> Iterator[str]:
     if judgement.confirmation is not None:
         yield confirmation_text(judgement.confirmation)
 
+    if (share := judgement.step) is not None:
+        yield f"of {share.step}: {format_percent(share.change)} of its time, at worst {format_percent(share.worst)}"
+
     yield from (f"- {reason}" for reason in judgement.reasons)
     yield from (f"note: {note}" for note in judgement.notes)
     yield from (f"changed: {change}" for change in judgement.changed)
