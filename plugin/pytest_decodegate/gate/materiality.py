@@ -38,8 +38,16 @@ def weighed(judgement: Judgement, weights: Mapping[str, StepWeight], limit: floa
         return judgement
 
     most = format_percent(share.worst, beside=limit)
-    text = f"not material: at worst {most} of {share.step}, less than {format_percent(limit, signed=False)} of it"
+    least = format_percent(limit, signed=False, beside=limit)
+    text = f"not material: at worst {most} of {share.step}, less than {least} of it"
     return replace(judgement, verdict=Verdict.PASS, settlement=None, notes=(*judgement.notes, Finding(text)))
+
+
+def is_not_material(judgement: Judgement) -> bool:
+    """Whether a PASS rests on what the metric means for the step, its band not being shown to hold."""
+    worst = worst_edge(judgement)
+    band = judgement.metric.tolerance
+    return judgement.verdict is Verdict.PASS and judgement.step is not None and worst is not None and worst >= band
 
 
 def worst_edge(judgement: Judgement) -> float | None:

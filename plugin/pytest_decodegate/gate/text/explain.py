@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...machine.reach import reasons
 from ...metric import Level
+from ..materiality import is_not_material
 from ..stats.recorded import noise_class, recorded
 from ..verdict import Confirmation, Judgement, Verdict
 from .advice import advice
@@ -47,6 +48,8 @@ def headline(judgement: Judgement) -> str:
     match judgement.verdict:
         case Verdict.PASS if judgement.numbers.change is None:
             return "answers like the baseline, as far as that agrees with itself"
+        case Verdict.PASS if is_not_material(judgement):
+            return f"{_change(judgement)} is not shown to stay inside the band of {band}, and is not material"
         case Verdict.PASS:
             return f"{_change(judgement)} stays inside the band of {band}"
         case Verdict.IMPROVED:
