@@ -141,7 +141,7 @@ SUITE = """
     def test_on_the_cpu(perf):
         perf.measure(Metric.of("by_hand", "cpu"), work)
 """
-RUN = ("-m", "perf", "--perf-replicates=5", "-p", "no:cacheprovider")
+RUN = ("-v", "-m", "perf", "--perf-replicates=5", "-p", "no:cacheprovider")
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_host_of_any_size_finds_what_another_recorded(
     run_on(monkeypatch, host(gpus))
     result = suite.runpytest_inprocess(*RUN)
     result.assert_outcomes(passed=compared, skipped=4 - compared)
-    result.stdout.fnmatch_lines([f"perf: {compared} PASS*"])
+    result.stdout.fnmatch_lines([f"counts: {compared} PASS*"])
     result.stdout.fnmatch_lines(["perf: 1 gated by NVIDIA-H200-x1/0001_*: the only one of this very stack"])
 
 
@@ -206,7 +206,7 @@ def test_a_declared_change_that_is_not_there_is_red_and_said_before_anything_is_
     run_on(monkeypatch, host(1), stack={"torch": "2.11", "nccl": "2.30"})
     changed = suite.runpytest_inprocess(*only, "--perf-change=nccl")
     changed.assert_outcomes(passed=1)
-    changed.stdout.fnmatch_lines(["perf: 1 PASS"])
+    changed.stdout.fnmatch_lines(["counts: 1 PASS*"])
 
 
 def test_a_pass_says_what_one_stored_session_does_not_cover(

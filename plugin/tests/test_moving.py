@@ -26,6 +26,7 @@ from pytest_decodegate.machine.fingerprint import Fingerprint, provenance
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Kind, Level, Metric, Replicate
 
+SHIPPED = Path(__file__).parents[2] / "baselines"
 FOUR = host(4)
 X4 = "NVIDIA-H200-x4-NVLink"
 STACK: Mapping[str, Json] = {"torch": "2.11", "nccl": "2.28.9"}
@@ -162,6 +163,27 @@ def test_a_kill_between_the_two_files_loses_nothing_and_moving_again_doubles_not
     path.write_bytes(before)  # as if the second file had not been written any more
     Store(tmp_path).move(path, Moving(), who="ann", why="homes")
     assert sessions(files(tmp_path)) == there
+
+
+def test_what_feels_no_difference_joins_the_sessions_of_another_host(tmp_path: Path) -> None:
+    moved = stored("gemm", clock="cuda_event", clock_version=9, mode="graph")
+    fewer_cores = replace(of(host(1)), telemetry={}, machine={**of(host(1)).machine, "cores": 3})
+    earlier = replace(moved, sessions=(replace(moved.sessions[0], id="s0"),))
+    home = Store(tmp_path).add(Baseline(Path("new"), "NVIDIA-H200-x1", "stack", fewer_cores, {"gemm": earlier}))
+    Store(tmp_path).move(put(tmp_path, moved), Moving(), who="ann", why="homes")
+    (only,) = files(tmp_path)
+    assert only.path == home
+    first, second = only.metrics["gemm"].sessions
+    assert "unlike_file" not in first.telemetry
+    assert second.telemetry["unlike_file"] == [f"cores: 3 -> {FOUR.host.cores}"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED.glob("*/*.json")), ids=lambda path: f"{path.parent.name}/{path.name[:4]}"
+)
+def test_what_is_shipped_lies_with_what_it_ran_on(path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nothing moves$|none of them moves$"):
+        divide(load(path), Moving())
 
 
 def test_only_what_is_named_moves(tmp_path: Path) -> None:

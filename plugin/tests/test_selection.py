@@ -163,7 +163,8 @@ def test_published_figures_come_after_everything_recorded() -> None:
 
     assert number(chosen([OTHER, published], run_of())) == 3
     alone = chosen([published], run_of())
-    assert alone.choice == ("the only one of published figures: nothing was recorded on this machine class",)
+    said = "the only one of published figures, for nothing was recorded on this machine class: a paper"
+    assert alone.choice == (said,)
 
 
 def test_no_file_is_no_choice() -> None:
@@ -240,10 +241,13 @@ def test_auto_compares_with_the_stack_before_a_declared_change(
 
         class Source:
             level = "process"
+            taken = 0
 
             def take(self, count):
+                self.taken += count
                 scale = float(os.environ["SCALE"])
-                return Taken("process", tuple(Replicate((scale, scale * 1.1, scale * 1.2)) for _ in range(count)))
+                one = Replicate((scale, scale * 1.1, scale * 1.2))
+                return Taken("process", (one,) * self.taken)
 
         @pytest.mark.perf
         def test_speed(perf):
@@ -256,7 +260,7 @@ def test_auto_compares_with_the_stack_before_a_declared_change(
     monkeypatch.setenv("NCCL_PROTO", "LL")
     pytester.runpytest_subprocess("-m", "perf", "--perf-record=all").assert_outcomes(passed=1)
 
-    run = ("-m", "perf", "--perf-baseline=auto")
+    run = ("-v", "-m", "perf", "--perf-baseline=auto")
     itself = pytester.runpytest_subprocess(*run)
     itself.assert_outcomes(passed=1)
     itself.stdout.fnmatch_lines(["against cpu-*/0002_*: the only one of this very stack"])

@@ -55,6 +55,36 @@ def test_the_first_recording_makes_number_one(store: Store) -> None:
     assert session.telemetry == {"temperature_c": 40}
 
 
+GRAPH = Metric("gemm", "s", "kernel", 0.02, {"clock": "cuda_event", "clock_version": 9, "mode": "graph"})
+OTHER_HOST = replace(OLD, machine={**OLD.machine, "cores": 16})
+
+
+def test_sessions_of_two_hosts_stand_in_one_row_where_the_metric_feels_no_difference(store: Store) -> None:
+    first = record(store, OLD, measured(GRAPH))
+    assert record(store, OTHER_HOST, measured(GRAPH), "s2") == first
+    one, two = load(first).metrics["gemm"].sessions
+    assert "unlike_file" not in one.telemetry
+    assert two.telemetry["unlike_file"] == ["cores: absent -> 16"]
+    assert load(first).provenance.machine == OLD.machine
+
+
+def test_what_can_touch_the_metric_makes_another_file(store: Store) -> None:
+    served = replace(GRAPH, kind="serving")
+    first = record(store, OLD, measured(served))
+    assert record(store, OTHER_HOST, measured(served), "s2") != first
+    assert record(store, replace(OTHER_HOST, stack={**OLD.stack, "driver": "590"}), measured(GRAPH), "s3") != first
+
+
+def test_files_of_two_hosts_merge_where_no_metric_feels_the_difference(store: Store) -> None:
+    first = record(store, OLD, measured(GRAPH))
+    served = record(store, OTHER_HOST, measured(replace(GRAPH, kind="serving")), "s2")
+    other = record(Store(store.root.with_name("elsewhere")), OTHER_HOST, measured(GRAPH), "s3")
+    store.merge(first, other, who="ann", why="two hosts")
+    assert [session.id for session in load(first).metrics["gemm"].sessions] == ["s1", "s3"]
+    with pytest.raises(BadInput, match=r"another stack than .* \(cores: absent -> 16\)"):
+        store.merge(first, served, who="ann", why="two hosts")
+
+
 def test_the_same_stack_gains_a_session(store: Store) -> None:
     first = record(store, OLD)
     second = record(store, replace(OLD, telemetry={"temperature_c": 70}), measured(value=2e-5), "s2")

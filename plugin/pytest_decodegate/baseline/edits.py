@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..errors import BadInput
-from ..machine.provenance import differences
+from ..machine.reach import apart
 from ..metric import Json, literal_brackets
 from .schema import Baseline, Session, StoredMetric
 
@@ -63,13 +63,15 @@ def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline
 def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
     """Add the sessions and the log of `source`, a file of the same class and stack, to `target`.
 
-    Raises BadInput when the stacks differ, when a metric measures something else, or when one session id has two
-    contents. Sessions that both sides have are kept once, so that a merge can be repeated.
+    Raises BadInput when the stacks differ in what can touch a metric of `source`, when a metric measures something
+    else, or when one session id has two contents. Sessions that both sides have are kept once, so that a merge can be
+    repeated.
     """
     if source.machine_class != target.machine_class:
         raise BadInput(f"{source.path}: recorded on {source.machine_class}; baselines never cross machine classes")
-    if found := differences(target.provenance, source.provenance):
-        shown = "; ".join(map(str, found[:3]))
+    kept = target.provenance, source.provenance
+    if found := dict.fromkeys(str(each) for stored in source.metrics.values() for each in apart(*kept, stored.metric)):
+        shown = "; ".join(list(found)[:3])
         raise BadInput(
             f"{source.path}: another stack than {target.path.name} ({shown}); only one stack goes into a file"
         )

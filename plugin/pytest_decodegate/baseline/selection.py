@@ -143,8 +143,10 @@ def _why(best: Selection, equals: int, names: str) -> str:
         return f"{which} of this very stack: no stored stack differs only in what was declared ({names})"
     if best.fit == "same":
         return f"{which} of this very stack"
-    if best.fit == "published":
-        return f"{which} of published figures: nothing was recorded on this machine class"
+    if best.fit == "published" and best.baseline is not None:
+        return (
+            f"{which} of published figures, for nothing was recorded on this machine class: {best.baseline.published}"
+        )
 
     return f"{which} stored, to show what confounds: none is of this stack" + (
         f" or differs only in what was declared ({names})" if names else ""

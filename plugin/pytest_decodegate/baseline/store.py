@@ -18,8 +18,10 @@ from typing import TypeAlias
 from filelock import FileLock, Timeout
 
 from ..errors import BadInput
+from ..machine.classes import is_of_class
 from ..machine.host import file_safe
 from ..machine.provenance import Provenance, differences
+from ..machine.reach import apart
 from ..metric import Json, Measurement, Metric
 from ..printable import printable
 from . import samples, schema2
@@ -81,6 +83,16 @@ class Store:
         loaded = map(self._load, self.files(machine_class))
         return [baseline for baseline in loaded if baseline is not None]
 
+    def candidates(self, machine_class: str) -> list[Baseline]:
+        """What a run on a machine class may be compared with: its own baselines, and figures published for it.
+
+        A publication may not say the kind of link, so that its class is only the beginning of this one.
+        """
+        own = path_component(machine_class)
+        wider = (name for name in self.classes() if name != own and is_of_class(name, own))
+        published = [baseline for name in wider for baseline in self.load_all(name) if baseline.published]
+        return [*published, *self.load_all(machine_class)]
+
     def _load(self, path: Path) -> Baseline | None:
         """The baseline at `path`, read again only after it changed; None when a merge has just removed it."""
         _refuse_link(path)
@@ -102,7 +114,7 @@ class Store:
 
         Raises BadInput when a file does not validate: it could be the right one.
         """
-        return choose(self.folder(machine_class), self.load_all(machine_class), provenance, declared, metric)
+        return choose(self.folder(machine_class), self.candidates(machine_class), provenance, declared, metric)
 
     def record(
         self,
@@ -130,6 +142,7 @@ class Store:
                 provenance=replace(provenance, telemetry={}),
                 metrics={},
             )
+            session = _beside(session, baseline.provenance, provenance)
             self._keep_samples(baseline.path, [StoredMetric(measurement.metric, (session,))])
             _write(_with_session(baseline, measurement.metric, session))
 
@@ -233,10 +246,11 @@ class Store:
             files = {baseline.path: baseline for baseline in self.load_all(part.machine_class)}
             came: dict[Path, list[str]] = {}
             for name, stored in part.metrics.items():
-                only = replace(part, metrics={name: stored})
                 home = _home(files.values(), part.provenance, stored) or replace(
-                    only, path=self._next_path(part.machine_class, part.label), metrics={}
+                    part, path=self._next_path(part.machine_class, part.label), metrics={}
                 )
+                sessions = tuple(_beside(each, home.provenance, part.provenance) for each in stored.sessions)
+                only = replace(part, metrics={name: replace(stored, sessions=sessions)})
                 files[home.path] = joined(home, only)
                 came.setdefault(home.path, []).append(name)
 
@@ -333,16 +347,25 @@ def _holds_session(baseline: Baseline, other: Baseline) -> bool:
 
 
 def _home(baselines: Iterable[Baseline], provenance: Provenance, new: StoredMetric) -> Baseline | None:
-    """The newest file of this stack that holds this very measurement, else the newest where its name is free."""
+    """The newest file of this stack that holds this very measurement, else the newest where its name is free.
+
+    What cannot touch the metric makes no other stack: sessions of several hosts stand in one row.
+    """
     files = [
         baseline
         for baseline in sorted(baselines, key=lambda baseline: _number(baseline.path), reverse=True)
-        if not differences(baseline.provenance, provenance) and not baseline.published
+        if not baseline.published and not apart(baseline.provenance, provenance, new.metric)
     ]
     name = new.metric.name
     same = (file for file in files if name in file.metrics and _measures(file.metrics[name], new))
     free = (file for file in files if name not in file.metrics)
     return next(same, next(free, None))
+
+
+def _beside(session: Session, file: Provenance, provenance: Provenance) -> Session:
+    """The session with what its host had otherwise than the file's, which its metric does not feel."""
+    others: list[Json] = [str(each) for each in differences(file, provenance)]
+    return replace(session, telemetry={**session.telemetry, "unlike_file": others}) if others else session
 
 
 def _measures(stored: StoredMetric, new: StoredMetric) -> bool:

@@ -43,7 +43,7 @@ class BaselinesHere:
 
     def stored(self) -> list[Baseline]:
         """All of them."""
-        return [baseline for each in self.classes for baseline in self.store.load_all(each)]
+        return [baseline for each in self.classes for baseline in self.store.candidates(each)]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The one that gates `metric`, with no declared change."""
@@ -121,7 +121,7 @@ def _baselines(fingerprint: Fingerprint, baselines: Path, expected: Expected) ->
     if lost := lost_gpus(here.store, fingerprint):
         yield lost, False
 
-    files = [file for each in here.classes for file in here.store.files(each)]
+    files = [baseline.path for baseline in here.stored()]
     names = ", ".join(f"{file.parent.name}/{file.name}" for file in files)
     yield f"baselines of this machine and its parts: {names or 'none'}", bool(files)
     if files:

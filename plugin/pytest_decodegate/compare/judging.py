@@ -12,7 +12,7 @@ from ..cause import Cause, Finding
 from ..gate.evidence import speculation
 from ..gate.evidence.apart import rest_of_stored, stored_findings
 from ..gate.evidence.swaps import is_swap, swap_findings
-from ..gate.published import without_numbers
+from ..gate.published import MODEL, renamed, without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
 from ..gate.stats.recorded import NoiseClass, noise_class
 from ..gate.stats.rules import Comparison, Settlement, compare_sessions, decide, sessions_that_settle
@@ -204,6 +204,10 @@ class Judge:
         for difference in self._another(base, new):
             if is_swap(difference) and self._changed:
                 notes.extend(swap_findings([difference]))
+                continue
+
+            if self._published and difference.field == MODEL:
+                notes.extend(renamed([difference]))
                 continue
 
             # A change between seconds and tokens per second is no number.

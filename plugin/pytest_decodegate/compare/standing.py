@@ -10,6 +10,7 @@ from typing import Literal
 from ..baseline.schema import Baseline
 from ..baseline.selection import contrast
 from ..gate.published import without_numbers
+from ..machine.classes import is_of_class
 from ..machine.provenance import ABSENT, Difference, Leaf, undeclared
 
 MACHINE_CLASS = "machine_class"
@@ -57,9 +58,9 @@ def findings(base: Baseline, new: Baseline, terms: Terms) -> Iterator[StandingDi
 
 
 def same_class(base: Baseline, new: Baseline) -> bool:
-    """A published class may end before the kind of its link, which the publication then does not say."""
+    """Whether both were measured on one class, as far as a publication says it."""
     return base.machine_class == new.machine_class or any(
-        side.published and other.machine_class.startswith(f"{side.machine_class}-")
+        side.published and is_of_class(side.machine_class, other.machine_class)
         for side, other in ((base, new), (new, base))
     )
 

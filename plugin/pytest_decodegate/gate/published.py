@@ -9,12 +9,14 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ..cause import Cause, Finding
 from ..machine.provenance import ABSENT, Difference
 from .stats.rules import Outcome
 
 if TYPE_CHECKING:
+    from ..baseline.schema import Baseline
     from ..baseline.selection import Selection
 
 
@@ -42,6 +44,29 @@ def unpublished(differences: Iterable[Difference]) -> tuple[str, ...]:
 def without_numbers(field: str) -> str:
     """A field of all GPUs at once: "gpus.power_limit_w" for "gpus[3].power_limit_w"."""
     return re.sub(r"\[\d+\]", "", field)
+
+
+MODEL: Final = "contract.model"
+"""What a server calls its model, on which two hosts seldom agree: a name that differs is said, and is no refusal."""
+
+
+def renamed(differences: Iterable[Difference]) -> tuple[Finding, ...]:
+    """What to know where a publication calls the model otherwise than the server does."""
+    return tuple(
+        Finding(
+            f"published for the model {difference.base!r}; {difference.new!r} is served here, and only as another name "
+            "of that model is it comparable",
+            Cause.REMARK,
+            MODEL,
+        )
+        for difference in differences
+        if difference.field == MODEL
+    )
+
+
+def is_measured_elsewhere(baseline: Baseline) -> bool:
+    """Whether `baseline` is a publication that names no part of a stack: its figures show nothing of an upgrade."""
+    return bool(baseline.published) and not baseline.provenance.stack
 
 
 def published_part(selection: Selection) -> Selection:

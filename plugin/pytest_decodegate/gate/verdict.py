@@ -18,7 +18,15 @@ from .evidence import quality, speculation
 from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_findings
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .published import decide_by_band, published_differences, published_part, unpublished
+from .published import (
+    MODEL,
+    decide_by_band,
+    is_measured_elsewhere,
+    published_differences,
+    published_part,
+    renamed,
+    unpublished,
+)
 from .stats.noise import Spread, mean
 from .stats.recorded import noise_class
 from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
@@ -100,7 +108,8 @@ class Basis:
     level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
     sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
     standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
-    unpublished: what a published figure does not say; None where the baseline was recorded.
+    unpublished: what a published figure does not say; None where the baseline was recorded. elsewhere: whether it names
+    no part of a stack, so that the metric is shown beside it and gated by nothing.
     baseline: its file. choice: why this one, and what else was there.
     """
 
@@ -113,6 +122,7 @@ class Basis:
     session_noise: float | None = None
     pair_noise: float | None = None
     unpublished: tuple[str, ...] | None = None
+    elsewhere: bool = False
     baseline: Path | None = None
     choice: tuple[str, ...] = ()
 
@@ -233,8 +243,14 @@ def judge(
 
     if stored.level == "published":
         silent = unpublished((*another, *selection.differences))
-        judgement = replace(judgement, basis=replace(judgement.basis, unpublished=silent))
-        another, selection = published_differences(another), published_part(selection)
+        elsewhere = is_measured_elsewhere(baseline)
+        judgement = replace(
+            judgement,
+            basis=replace(judgement.basis, unpublished=silent, elsewhere=elsewhere),
+            notes=(*renamed(published_differences(another)), *judgement.notes),
+        )
+        another = tuple(each for each in published_differences(another) if each.field != MODEL)
+        selection = published_part(selection)
 
     judgement = replace(judgement, differences=selection.differences, harmless=selection.harmless)
     if another or selection.undeclared:

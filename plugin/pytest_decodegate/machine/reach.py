@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from ..metric import Json, Metric
-from .provenance import Difference
+from .provenance import Difference, Provenance, differences
 
 Way: TypeAlias = Literal[
     "kernel, replayed",
@@ -212,3 +212,10 @@ def reasons(found: Collection[Difference]) -> dict[str, list[Difference]]:
             by_reason.setdefault(line.reason, []).append(difference)
 
     return by_reason
+
+
+def apart(base: Provenance, new: Provenance, metric: Metric) -> tuple[Difference, ...]:
+    """The differences of two provenances that can touch `metric`; without any, recordings of it are of one stack."""
+    found = differences(base, new)
+    free = harmless(found, metric, slowest_link(base.machine, new.machine))
+    return tuple(each for each in found if each not in free)

@@ -78,7 +78,7 @@ class Recorder:
         if self._settings.baseline is not None:
             return [load(self._settings.baseline)]
 
-        return [baseline for each in self.classes for baseline in self._store.load_all(each)]
+        return [baseline for each in self.classes for baseline in self._store.candidates(each)]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The stored baseline that `metric` is gated against, where it runs on the machine of `provenance`."""

@@ -249,7 +249,7 @@ class Perf:
             raise
 
         values = tuple(replicate.value for replicate in judged.replicates)
-        advisory = marker_advisory(self._item)
+        advisory = marker_advisory(self._item) or judged.judgement.basis.elsewhere
         achieved = rates(judged.replicates)
         result = Result(self._item.nodeid, judged.judgement, recorded, values, advisory, achieved, judged.ranks)
         self._results.add(result, self._item, judged.world_size)

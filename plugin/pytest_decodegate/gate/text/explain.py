@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from ...machine.reach import reasons
 from ...metric import Level
@@ -20,6 +21,11 @@ _REPLICATE: Mapping[Level, str] = {
     "server": "fresh servers",
     "published": "published figures",
 }
+
+
+ELSEWHERE: Final = (
+    "measured elsewhere, on a stack that the publication does not name: it is shown and gates nothing; record this host"
+)
 
 
 def explain(judgement: Judgement) -> str:
@@ -108,7 +114,7 @@ def _details(judgement: Judgement) -> Iterator[str]:
     if numbers.confidence is not None:
         yield from _certainty(judgement, numbers.confidence)
     if basis.unpublished is not None:
-        yield from _published(basis.unpublished)
+        yield from _published(basis.unpublished, elsewhere=basis.elsewhere)
     if judgement.confirmation is not None:
         yield confirmation_text(judgement.confirmation)
 
@@ -128,8 +134,10 @@ def _details(judgement: Judgement) -> Iterator[str]:
     yield from (f"next: {line}" for line in advice(judgement))
 
 
-def _published(unpublished: Sequence[str]) -> Iterator[str]:
+def _published(unpublished: Sequence[str], *, elsewhere: bool) -> Iterator[str]:
     yield "against a published figure: a point without samples, so the band alone decides and no interval is known"
+    if elsewhere:
+        yield ELSEWHERE
     if unpublished:
         yield f"not published, so not compared: {', '.join(unpublished)}"
 
@@ -153,14 +161,17 @@ def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
 
 
 def not_covered(judgements: Iterable[Judgement]) -> list[str]:
-    """What the intervals of metrics that pass do not cover, which nothing else explains: once, with their number."""
-    counts = Counter(text for judgement in judgements if judgement.verdict.passes for text in uncovered(judgement))
+    """What comparisons that pass or gate nothing do not cover, and nobody else says: once, with their number."""
+    silent = (judgement for judgement in judgements if judgement.verdict.passes or judgement.basis.elsewhere)
+    counts = Counter(text for judgement in silent for text in uncovered(judgement))
     return [f"{text} ({count} metric{'s' * (count > 1)})" for text, count in counts.items()]
 
 
 def uncovered(judgement: Judgement) -> Iterator[str]:
-    """What the interval does not cover whatever the verdict is, in sentences; nothing where there is no interval."""
+    """What a comparison does not cover whatever the verdict is, in sentences."""
     basis = judgement.basis
+    if basis.elsewhere:
+        yield ELSEWHERE
     if judgement.numbers.confidence is None or basis.reference == "stack":
         return
     if basis.level == "window":
