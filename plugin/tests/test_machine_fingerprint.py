@@ -231,7 +231,7 @@ def test_a_driver_that_does_not_answer_where_there_are_gpus_is_an_error(
     [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST, 999],
 )
 def test_an_answer_that_only_a_driver_gives_is_an_error_without_visible_hardware_too(tmp_path: Path, code: int) -> None:
-    with pytest.raises(DecodegateError, match="this host has a driver"):
+    with pytest.raises(DecodegateError, match="this host has an NVIDIA driver"):
         machine({}, silent(code), write(tmp_path, NO_GPU_ON_PCI))
 
 

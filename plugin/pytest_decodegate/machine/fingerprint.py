@@ -105,7 +105,7 @@ def _without_nvml(silence: NvmlSilence, setting: str | None, hardware: str) -> s
     if silence.not_loaded and not hardware:
         return silence.reason
 
-    raise _broken(hardware or "a driver", silence.reason, silence.mend)
+    raise _broken(hardware or "an NVIDIA driver", silence.reason, silence.mend)
 
 
 def _broken(hardware: str, reason: str, mend: str) -> DecodegateError:
