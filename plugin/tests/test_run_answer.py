@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_decodegate.baseline.reader import load
+
 TESTS = """
     import json, os
 
@@ -139,6 +141,33 @@ def test_what_crashes_leaves_the_answer_open_and_is_named(run: Any) -> None:
     result.stdout.fnmatch_lines(
         ["open: test_it.py::test_crash: ERROR: RuntimeError: boom", "answer: NOT PROVEN: * metrics in *"]
     )
+
+
+def test_a_recording_names_what_cannot_keep_its_band_and_stores_it_under_one_that_it_can(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    result = run("--perf-record=all", kernel_3=[1.0, 1.08, 1.0, 1.08, 1.0])
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        [
+            "kernel[[]m=3]: *; recorded in 0001_* under a band of * %, for 2 % cannot be kept here: two modes, *",
+            "1 band cannot be kept here; paste into the ini file, *",
+            "perf_tolerance =",
+            "    kernel[[]m=3] = *%",
+            "next: pytest -m 'perf and not crashing'",
+            "recorded: baselines/*/0001_*.json",
+            "counts: 9 RECORDED",
+            "answer: RECORDED: 9 metrics in *",
+        ]
+    )
+    start = result.outlines.index("perf_tolerance =")
+    pytester.makeini("\n".join(["[pytest]", "markers = crashing", *result.outlines[start : start + 2]]))
+    (path,) = pytester.path.glob("baselines/*/*.json")
+    tolerances = {name: stored.metric.tolerance for name, stored in load(path).metrics.items()}
+    assert tolerances.pop("kernel[m=3]") > 0.03
+    assert set(tolerances.values()) == {0.02}
+    again = run("--perf-record=all", kernel_3=[1.0, 1.08, 1.0, 1.08, 1.0])
+    again.stdout.no_fnmatch_line("*cannot be kept here*")
 
 
 def test_a_run_that_skips_everything_fails_and_says_so(run: Any, pytester: pytest.Pytester) -> None:

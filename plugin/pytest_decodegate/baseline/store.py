@@ -148,6 +148,19 @@ class Store:
 
         return baseline.path
 
+    def beside(
+        self, provenance: Provenance, machine_class: str, measurement: Measurement, session_id: str
+    ) -> tuple[StoredMetric, tuple[StoredMetric, ...]]:
+        """What `record` would leave of the metric in its file, and the other metrics there; nothing is written."""
+        session = _session(measurement, provenance, session_id)
+        alone = StoredMetric(measurement.metric, (session,))
+        home = _home(self.load_all(machine_class), provenance, alone)
+        if home is None:
+            return alone, ()
+
+        metrics = _with_session(home, measurement.metric, session).metrics
+        return metrics[alone.metric.name], tuple(each for name, each in metrics.items() if name != alone.metric.name)
+
     def add(self, baseline: Baseline) -> Path:
         """Write `baseline` as a new NNNN_label.json of its machine class; returns where, which is not its own path.
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from ..cause import Finding
 from ..metric import Json, Metric
+from .bands import RecordedBand
 from .pairs import Contrast
 from .verdict import Judgement, Numbers, Verdict
 
@@ -25,6 +26,7 @@ class Result:
     advisory: it is shown, and only wrong numbers fail its test. rates: what was achieved, as in report.rates.
     ranks: where each rank works and how long it needs by itself, as gate.evidence.stragglers.table; () where that is
     not known. attempt: which try of its test it is of, from 1; another plugin may run a failed test again.
+    band: the one that it was recorded under, None if it was not.
     """
 
     nodeid: str
@@ -35,6 +37,7 @@ class Result:
     rates: Mapping[str, float] = field(default_factory=dict)
     ranks: Sequence[Json] = ()
     attempt: int = 1
+    band: RecordedBand | None = None
 
     @property
     def passes(self) -> bool:

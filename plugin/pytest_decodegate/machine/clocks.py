@@ -78,6 +78,11 @@ def clock_shift(base: Iterable[Mapping[str, Json]], new: Iterable[Mapping[str, J
     return ClockShift(worst.gpu, worst.base_mhz, worst.new_mhz, len(shifts) - 1, worst.capped)
 
 
+def power_capped(telemetry: Mapping[str, Json]) -> bool:
+    """Whether a power cap held down the clock of a GPU at work, by the telemetry of a session."""
+    return any(clock.capped for clock in _sustained([telemetry]).values())
+
+
 def _sustained(sessions: Iterable[Mapping[str, Json]]) -> dict[int, _Clock]:
     """By GPU the median over all reports of its sessions."""
     found: dict[int, list[_Clock]] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..gate.bands import RecordedBand
     from ..gate.verdict import Judgement
     from ..machine.provenance import Provenance
     from ..measure.sampling import Plan
@@ -38,6 +39,13 @@ class ServerWork:
     load: Load
 
 
+class RecordedIn(NamedTuple):
+    """Where a metric was recorded, and under which band."""
+
+    path: Path
+    band: RecordedBand
+
+
 def _nothing() -> None:
     """Record nothing."""
 
@@ -48,14 +56,14 @@ class Judged:
 
     replicates: of the stack under test. ranks: where each works and how long it needs by itself, as
     gate.evidence.stragglers.table; () where that is not known. world_size: of the gangs, 0 for servers.
-    record: stores what was asked to be stored; returns the file, None if nothing was to be stored.
+    record: stores what was asked to be stored; None if nothing was to be stored.
     """
 
     judgement: Judgement
     replicates: Sequence[Replicate] = ()
     ranks: Sequence[Json] = ()
     world_size: int = 0
-    record: Callable[[], Path | None] = _nothing
+    record: Callable[[], RecordedIn | None] = _nothing
 
 
 class Reference(Protocol):

@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..baseline.reader import load
 from ..baseline.selection import Selection, contrast
 from ..baseline.store import Store, one_session
 from ..errors import BadInput
+from ..gate.bands import recorded_band
 from ..gate.verdict import Judgement, Verdict
 from ..machine.classes import machine_class
 from ..machine.provenance import Difference, Provenance
 from ..machine.stack import stack_label
 from ..report.benchmark import share
+from .protocol import RecordedIn
 
 if TYPE_CHECKING:
     import pytest
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
     from ..metric import Measurement
     from ..settings.settings import Settings
+
+
+LOOKS = 2
+"""Planned at each metric: after the first replicates and at the cap, or where the time for open metrics ends."""
 
 
 class Recorder:
@@ -100,11 +105,11 @@ class Recorder:
             choice=("named by --perf-baseline", *found.choice),
         )
 
-    def keep(self, judgement: Judgement, measurement: Measurement, provenance: Provenance) -> Path | None:
+    def keep(self, judgement: Judgement, measurement: Measurement, provenance: Provenance) -> RecordedIn | None:
         """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
 
-        Returns the file that it was recorded in, None if it was not. A published figure is somebody's point value:
-        measured here, such a metric has no baseline yet.
+        Returns where it was recorded, None if it was not. A published figure is somebody's point value: measured here,
+        such a metric has no baseline yet. What cannot keep the band of its test is stored under one that it can keep.
         """
         if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
             return None
@@ -112,11 +117,17 @@ class Recorder:
         self._share(measurement, provenance)
         missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
         if self._settings.record == "all" or (self._settings.record == "missing" and missing):
-            label = stack_label(provenance.stack)
-            own_class = machine_class(provenance.machine)
-            return self._store.record(provenance, own_class, label, measurement, self._session_id)
+            return self._record(measurement, provenance)
 
         return None
+
+    def _record(self, measurement: Measurement, provenance: Provenance) -> RecordedIn:
+        own_class = machine_class(provenance.machine)
+        stored, others = self._store.beside(provenance, own_class, measurement, self._session_id)
+        band = recorded_band(stored, others, self._settings.max_replicates, LOOKS)
+        kept = replace(measurement, metric=replace(measurement.metric, tolerance=band.kept))
+        label = stack_label(provenance.stack)
+        return RecordedIn(self._store.record(provenance, own_class, label, kept, self._session_id), band)
 
     def _share(self, measurement: Measurement, provenance: Provenance) -> None:
         """Show it in pytest-benchmark's own table and files, if the user asked for these."""

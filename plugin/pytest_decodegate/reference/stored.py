@@ -11,6 +11,7 @@ from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
+from .recorder import LOOKS
 from .settling import Settling, SettlingRules, TimeBudget
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from .canary import Canary
     from .loaded import ProvenanceReader
     from .recorder import Recorder
-
-
-LOOKS = 2
-"""Planned at each metric: after the first replicates and at the cap, or where the time for open metrics ends."""
 
 
 @dataclass(frozen=True, slots=True)

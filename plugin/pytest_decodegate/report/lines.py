@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from ..gate.decision import Decision
 from ..gate.result import Ended, Failed, Result, Skipped, Stacks
 from ..gate.text.explain import confirmation_text, headline
+from ..gate.text.quantity import format_band
 from .fields import as_json
 from .rates import line
 
 if TYPE_CHECKING:
+    from ..gate.bands import RecordedBand
     from ..metric import Json
 
 EVENTS = {Failed: "failed", Skipped: "skipped", Stacks: "stacks", Ended: "end", Decision: "answer"}
@@ -44,11 +46,23 @@ def json_line(outcome: object, session_id: str) -> str:
 def verdict_line(result: Result) -> str:
     """What the terminal shows when the verdict comes: "allreduce[...]: PASS: +0.4 % [...] stays inside ..."."""
     judgement = result.judgement
-    recorded = f"; recorded in {result.recorded.name}" if result.recorded else ""
+    recorded = f"; recorded in {result.recorded.name}{_under(result.band)}" if result.recorded else ""
     confirmed = f"; {confirmation_text(judgement.confirmation)}" if judgement.confirmation else ""
     achieved = f"; {rates}" if (rates := line(result.rates)) else ""
     again = f" (try {result.attempt})" if result.attempt > 1 else ""
     return f"{result.name}{again}: {judgement.verdict}: {headline(judgement)}{confirmed}{achieved}{recorded}"
+
+
+def _under(band: RecordedBand | None) -> str:
+    """The band where it is not the test's own, and what makes the metric noisy or its level doubtful."""
+    if band is None:
+        return ""
+
+    why = "; ".join(band.why)
+    if band.is_kept:
+        return f" ({why})" if why else ""
+
+    return f" under a band of {format_band(band.kept)}, for {format_band(band.own)} cannot be kept here: {why}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:

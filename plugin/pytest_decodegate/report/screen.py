@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..gate.bands import ini_lines
 from ..gate.decision import ADVISORY, THE_RUN, Answer, Decision, Ground, Resolution, counted_as
 from ..gate.result import Failed, Result, Skipped
 from ..gate.run import Run
@@ -89,6 +90,7 @@ def screen(run: Run, about: About) -> Iterator[ScreenLine]:
     for text in (*bracketed, *skips(run.skipped), *_seen(decision.resolutions)):
         yield from wrapped(text, about.width)
 
+    yield from _bands(run.results, about.width)
     yield from _next(shown)
     for report in about.reports:
         yield ScreenLine(report)
@@ -207,6 +209,15 @@ def _seen(resolutions: Iterable[Resolution]) -> Iterator[str]:
         said.append(f"{_KINDS[found.kind]} by {typical}{'' if typical == worst else f' ({found.metric}: {worst})'}")
     if said:
         yield f"would have been found: a slowdown of {', of '.join(said)}"
+
+
+def _bands(results: Sequence[Result], width: int) -> Iterator[ScreenLine]:
+    """Bands that recorded metrics cannot keep, as lines to be pasted: never broken."""
+    unkept = {result.name: result.band for result in results if result.band and not result.band.is_kept}
+    if unkept:
+        count = f"{len(unkept)} band{'' if len(unkept) == 1 else 's'}"
+        yield from wrapped(f"{count} cannot be kept here; paste into the ini file, or accept what stays open:", width)
+        yield from (ScreenLine(line) for line in ini_lines(list(unkept.items())))
 
 
 def _next(shown: _Screen) -> Iterator[ScreenLine]:

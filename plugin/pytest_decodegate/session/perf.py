@@ -251,7 +251,8 @@ class Perf:
         values = tuple(replicate.value for replicate in judged.replicates)
         advisory = marker_advisory(self._item) or judged.judgement.basis.elsewhere
         achieved = rates(judged.replicates)
-        result = Result(self._item.nodeid, judged.judgement, recorded, values, advisory, achieved, judged.ranks)
+        path, band = recorded or (None, None)
+        result = Result(self._item.nodeid, judged.judgement, path, values, advisory, achieved, judged.ranks, band=band)
         self._results.add(result, self._item, judged.world_size)
         return result
 

@@ -1,0 +1,74 @@
+"""Whether a metric that is recorded can keep its band: shown to stay inside of it where nothing changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..baseline.schema import StoredMetric
+from ..machine.clocks import power_capped
+from .evidence.modes import two_modes
+from .stats.noise import Spread, class_noise
+from .stats.recorded import noise_class
+from .stats.rules import foresee, narrowest_band
+from .text.quantity import format_percent, format_value, rounded_up_band
+from .verdict import session_logs
+
+WIDEST = 0.99
+"""A band is less than the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBand:
+    """What is to be said of the band of a metric when it is recorded.
+
+    own: the band of the test, a fraction. kept: one that the metric can keep; the same as `own` where it can keep that.
+    why: what makes it noisy or its level doubtful, in words.
+    """
+
+    own: float
+    kept: float
+    why: tuple[str, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the metric can keep the band of its test."""
+        return self.kept <= self.own
+
+
+def recorded_band(stored: StoredMetric, others: Iterable[StoredMetric], replicates: int, looks: int) -> RecordedBand:
+    """The band of `stored`, whose newest session is the one that is recorded, beside the `others` of its file.
+
+    replicates, looks: of a run to come.
+    """
+    metric = stored.metric
+    if metric.kind == "quality":  # answers are right or wrong, whatever time they took
+        return RecordedBand(metric.tolerance, metric.tolerance, ())
+
+    found = noise_class(metric, stored.level)
+    peers = [other for other in others if noise_class(other.metric, other.level) == found]
+    fitted = class_noise([Spread.of(session_logs(each)) for each in (stored, *peers)], found)
+    foreseen = foresee(replicates, session_logs(stored), fitted, looks)
+    kept = metric.tolerance
+    if math.expm1(foreseen.hi) >= metric.tolerance:
+        kept = min(WIDEST, rounded_up_band(narrowest_band(foreseen)))
+
+    why = _why(stored, math.sqrt(foreseen.noise.process.value), is_noisy=kept > metric.tolerance)
+    return RecordedBand(metric.tolerance, kept, tuple(why))
+
+
+def _why(stored: StoredMetric, process_sd: float, *, is_noisy: bool) -> Iterable[str]:
+    newest, unit = stored.current[-1], stored.metric.unit
+    modes = two_modes(newest.values, stored.metric.tolerance)
+    if modes:
+        yield f"two modes, {format_value(modes[0], unit)} and {format_value(modes[1], unit)}"
+    if power_capped(newest.telemetry):
+        yield "recorded under a power cap, which follows the temperature of the card"
+    if is_noisy and not modes:
+        yield f"processes scatter by {format_percent(process_sd, signed=False)}"
+
+
+def ini_lines(bands: Sequence[tuple[str, RecordedBand]]) -> list[str]:
+    """Lines for the ini file that give metrics, by name, the bands that they can keep."""
+    return ["perf_tolerance =", *(f"    {name} = {100 * band.kept:g}%" for name, band in bands)]
