@@ -69,14 +69,14 @@ def _activate(config: pytest.Config) -> PerfSession:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Look at the GPUs before a perf run does anything: what is wrong with them is one sentence, and no run."""
+    """Look at the host before a perf run does anything: what is wrong with its GPUs is one sentence, and no run."""
     if not options.perf_wanted(session.config) or session.config.option.collectonly:
         return
 
     from .errors import DecodegateError
 
     try:
-        assert _activate(session.config).hardware.fingerprint
+        _activate(session.config).look_at_host()
     except DecodegateError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -89,7 +89,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     session = _activate(config)
     fingerprint = session.hardware.fingerprint
     driver = f"driver {fingerprint.driver}" if fingerprint.gpus else f"no GPU: {fingerprint.no_gpu_reason}"
-    return [f"perf: machine class {fingerprint.machine_class} ({driver}); baselines {session.settings.baselines}"]
+    return [
+        f"perf: machine class {fingerprint.machine_class} ({driver}); baselines {session.settings.baselines}",
+        *(f"perf: {fault}" for fault in session.host_faults),
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

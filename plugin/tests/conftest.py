@@ -13,6 +13,11 @@ from backstop import Backstop
 from hypothesis import settings
 from scripted import ScriptedServer
 
+# A pytester run inside this process forgets modules that it was first to import, and their rooms go on holding them:
+# what ends a run would then meet two classes of one name.
+import pytest_decodegate.report.terminal
+import pytest_decodegate.session.results  # noqa: F401
+
 pytest_plugins = ["pytester"]
 
 # Its 200 ms for an example would be an assertion on absolute time, on machines that others use, too.

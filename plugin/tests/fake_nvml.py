@@ -37,6 +37,10 @@ H200: Mapping[str, Any] = {
     "nvmlDeviceGetTemperature": lambda sensor: 41,
     "nvmlDeviceGetPowerUsage": 118_500,
     "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetDefaultApplicationsClock": NOT_SUPPORTED,
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": [0, 0, 0, 0],
 }
 BLACKWELL: Mapping[str, Any] = {
     **H200,
@@ -109,6 +113,9 @@ class FakeNvml:
 
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return self.driver
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
+        return 13000
 
     def nvmlSystemGetProcessName(self, pid: int) -> str:  # noqa: N802
         if pid == 1:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pytest_decodegate.machine.card_condition import CardCondition
 from pytest_decodegate.machine.nvml import GpuCounters, GpuProcess, GpuReading
 from pytest_decodegate.machine.pcie import PcieLink
 
@@ -36,6 +37,11 @@ class FakeSensor:
     counted: tuple[GpuCounters, ...] = (GpuCounters({}, None),)
     counts: int = 0
     percent: int | None = None
+    driver_cuda: tuple[int, int] | None = None
+    stands: CardCondition = field(default_factory=CardCondition)
+
+    def condition(self, uuid: str) -> CardCondition:
+        return self.stands
 
     def counters(self, uuid: str) -> GpuCounters:
         found = self.counted[min(self.counts, len(self.counted) - 1)]

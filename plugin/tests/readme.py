@@ -228,7 +228,7 @@ def run_without_torch(environment: Environment, tree: Path) -> None:
     suite = "--pyargs pytest_decodegate.perf_tests"
     environment.run(f"pytest -m perf --collect-only -q {suite}", wanted=r"(?m)^\d{3,}/\d{3,} tests collected")
     environment.run(f"pytest -p no:benchmark -q {suite}", statuses=(5,), wanted="run with: pytest -m perf")
-    environment.run("decodegate doctor", statuses=(1,), wanted="missing  torch in .*No module named 'torch'")
+    environment.run("decodegate doctor", statuses=(1,), wanted="FAIL  packages +torch in .*No module named 'torch'")
     stored = sorted((tree / "baselines").glob("NVIDIA-H200-*/*.json"))[0]
     environment.run(f"decodegate compare {shlex.quote(str(stored))} {shlex.quote(str(stored))}", wanted="PASS")
     environment.run("decodegate upgrade --candidate this", statuses=(3,), wanted="no ranks can run under .* no torch")

@@ -28,6 +28,7 @@ MAY_USE: dict[str, set[str]] = {
     "metric": {"errors"},
     "process": set(),
     "machine": {"process", "metric", "errors", "cause"},
+    "fitness": {"process", "machine", "metric", "errors", "cause"},
     "gang": {"process", "errors", "cause"},
     "workloads": {"gang", "machine", "metric", "errors"},
     "profile": {"baseline", "workloads", "metric", "errors"},
@@ -35,7 +36,7 @@ MAY_USE: dict[str, set[str]] = {
     "importing": {"baseline", "machine", "metric", "errors"},
     "gate": {"baseline", "machine", "metric", "errors", "cause"},
     "compare": {"gate", "baseline", "machine", "metric", "errors", "cause"},
-    "report": {"profile", "compare", "gate", "baseline", "machine", "metric", "errors", "cause"},
+    "report": {"profile", "compare", "gate", "baseline", "fitness", "machine", "metric", "errors", "cause"},
     "client": {"metric", "errors", "cause"},
     "serving": {"client", "process", "workloads", "metric", "errors", "cause"},
     "settings": {"serving", "client", "workloads", "gang", "process", "machine", "metric", "errors"},
@@ -45,7 +46,7 @@ MAY_USE: dict[str, set[str]] = {
     },
     "resources": {
         *("measure", "settings", "serving", "gang", "process"),
-        *("machine", "metric", "errors", "cause"),
+        *("fitness", "machine", "metric", "errors", "cause"),
     },
     "reference": {
         *(
@@ -64,11 +65,11 @@ MAY_USE: dict[str, set[str]] = {
     },
     "session": {
         *("reference", "resources", "measure", "settings", "report", "gate", "baseline", "serving", "gang"),
-        *("profile", "workloads", "process", "machine", "metric", "errors", "cause"),
+        *("profile", "workloads", "process", "fitness", "machine", "metric", "errors", "cause"),
     },
     "commands": {
         *("session", "resources", "settings", "report", "importing", "compare", "gate", "baseline", "serving"),
-        *("profile", "measure", "client", "workloads", "machine", "process", "metric", "errors", "cause"),
+        *("profile", "measure", "client", "workloads", "fitness", "machine", "process", "metric", "errors", "cause"),
     },
     "fixtures": {"session", "resources", "serving", "machine"},
     "plugin": {"fixtures", "session", "settings", "report", "process", "errors"},

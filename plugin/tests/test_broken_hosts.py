@@ -108,7 +108,7 @@ def test_trouble_is_one_sentence_to_a_run_and_to_doctor(
         result.stderr.fnmatch_lines([f"ERROR: {said}"])
         result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
-    doctor(capsys).fnmatch_lines([f"missing  {said}", "missing  torch: nowhere cannot be run*"])
+    doctor(capsys).fnmatch_lines([f"FAIL  gpus *{said}", "FAIL  packages *torch: nowhere cannot be run*"])
 
 
 def test_an_upgrade_on_a_broken_host_is_refused(
@@ -160,7 +160,7 @@ def test_eight_cards_on_pcie_record_and_gate_and_their_loss_is_said(
     ):
         on(monkeypatch, tmp_path, double, environ)
         pytester.runpytest("-m", "perf").stdout.fnmatch_lines([f"perf: {said.format(shows)}"])
-        doctor(capsys).fnmatch_lines([f"missing  {said.format(shows)}"])
+        doctor(capsys).fnmatch_lines([f"FAIL  gpus *{said.format(shows)}"])
 
     on(monkeypatch, tmp_path, FakeNvml(*EIGHT), hidden)
     pytester.runpytest("-m", "perf").stdout.no_fnmatch_line("*is one lost*")

@@ -101,9 +101,7 @@ def test_doctor_finds_the_same_vllm(project: Path, capsys: pytest.CaptureFixture
     (project / "own" / "torch.py").write_text("__version__ = '1.2.3'\n")
     (project / "src" / "vllm.py").write_text("__version__ = '8.8'\n")  # pytest's own entries come before PYTHONPATH's
     main(["doctor"])
-    pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(
-        [f"ok       torch 1.2.3 in {sys.executable}", f"ok       vllm 8.8 in {sys.executable}"]
-    )
+    pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(["OK    packages *torch 1.2.3; vllm 8.8"])
 
 
 def test_doctor_says_what_another_python_does_not_get(
@@ -112,9 +110,8 @@ def test_doctor_says_what_another_python_does_not_get(
     main(["doctor", "--python", other])
     pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(
         [
-            f"ok * pythonpath ({project}/src:{project}/own) is not given to {other}: *",
-            "missing  torch in *",
-            "*vllm in *",
+            f"FAIL  packages *torch in {other}: *",
+            f"run * pythonpath ({project}/src:{project}/own) is not given to {other}: *",
         ]
     )
 

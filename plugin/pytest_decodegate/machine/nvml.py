@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from ..errors import DecodegateError
 from ..process.processes import program_name
+from .card_condition import CardCondition, read_condition
 from .pcie import PcieLink, link
 
 MIB: Final = 1024 * 1024
@@ -103,6 +104,17 @@ class CountingSensor(Sensor, Protocol):
 
     def counters(self, uuid: str) -> GpuCounters:
         """What the GPU has added up until now."""
+
+
+class CardSensor(CountingSensor, Protocol):
+    """A sensor that also tells the condition of cards and of the driver."""
+
+    @property
+    def driver_cuda(self) -> tuple[int, int] | None:
+        """The newest CUDA that the driver runs, (12, 8); None where it does not tell."""
+
+    def condition(self, uuid: str) -> CardCondition:
+        """The condition of the card now."""
 
 
 _CONSTANTS: Final[Mapping[str, int]] = {
@@ -261,6 +273,20 @@ class NvmlSensor:
         """Memory in use in MiB; 0 where NVML does not tell, so that a wait for it ends."""
         memory = self._query(uuid)("nvmlDeviceGetMemoryInfo")
         return _mib(memory.used) or 0 if memory else 0
+
+    @property
+    def driver_cuda(self) -> tuple[int, int] | None:
+        """By nvmlSystemGetCudaDriverVersion, whose 12080 is CUDA 12.8."""
+        try:
+            code = int(self._nvml.nvmlSystemGetCudaDriverVersion())
+        except self._nvml.NVMLError:
+            return None
+
+        return code // 1000, code % 1000 // 10
+
+    def condition(self, uuid: str) -> CardCondition:
+        """As card_condition asks for it."""
+        return read_condition(self._query(uuid), self._nvml.NVML_CLOCK_SM)
 
     def utilization(self, uuid: str) -> int | None:
         """Percent, by nvmlDeviceGetUtilizationRates."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..gang.controller import GangOptions
     from ..gang.health import Health
     from ..machine.fingerprint import Fingerprint
-    from ..machine.nvml import CountingSensor
+    from ..machine.nvml import CardSensor
     from ..machine.watch import Watch
 
 
@@ -61,7 +61,7 @@ class Hardware:
         return {gpu.uuid: f"GPU {gpu.index} ({pci_address(gpu.bus_id)}, {gpu.uuid})" for gpu in self.fingerprint.gpus}
 
     @cached_property
-    def sensor(self) -> CountingSensor | None:
+    def sensor(self) -> CardSensor | None:
         """NVML, or None without GPUs."""
         from ..machine.nvml import open_sensor
 

@@ -18,13 +18,24 @@ from ..process.processes import scrubbed
 if TYPE_CHECKING:
     from ..metric import Json
 
-_CODE: Final = "import json; from pytest_decodegate.machine.stack import probe; print(json.dumps(probe()))"
+PROBE: Final = "machine.stack:probe"
+"""What a process of the stack has loaded."""
+
+INSTALLED: Final = "machine.requirements:installed"
+"""What packages say that they want of each other; imports none of them."""
 
 
 def probe_python(
     python: str, environment: Mapping[str, str], seconds: float, import_path: Sequence[str]
 ) -> dict[str, Json]:
-    """The facts of machine.stack.probe, from a process of `python` with `environment` on top of ours.
+    """The facts of machine.stack.probe; see `ask_python`."""
+    return ask_python(python, PROBE, environment, seconds, import_path)
+
+
+def ask_python(
+    python: str, question: str, environment: Mapping[str, str], seconds: float, import_path: Sequence[str]
+) -> dict[str, Json]:
+    """The answer to `question`, PROBE or INSTALLED, of a process of `python` with `environment` on top of ours.
 
     import_path: what this Python imports from, given to that process if it is the same Python. Raises BadInput, quoting
     its last line, if that Python cannot be run, lacks torch or takes more than `seconds`.
@@ -32,7 +43,8 @@ def probe_python(
     folder = private_folders.make("decodegate-", tempfile.gettempdir())
     try:
         path = path_for(python, import_path, [import_folder(folder)])
-        done = _run(python, {**scrubbed(os.environ), **environment, VARIABLE: path, "PYTHONSAFEPATH": "1"}, seconds)
+        own = {**scrubbed(os.environ), **environment, VARIABLE: path, "PYTHONSAFEPATH": "1"}
+        done = _run([python, "-c", _code(question)], own, seconds)
     finally:
         private_folders.remove(folder)
 
@@ -44,8 +56,13 @@ def probe_python(
     return facts
 
 
-def _run(python: str, environment: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    command = [python, "-c", _CODE]
+def _code(question: str) -> str:
+    module, _, function = question.partition(":")
+    return f"import json; from pytest_decodegate.{module} import {function}; print(json.dumps({function}()))"
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    python = command[0]
     try:
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=seconds

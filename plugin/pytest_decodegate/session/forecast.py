@@ -125,14 +125,22 @@ def in_the_way(leftovers: Sequence[Finding], cores: OtherUse | None) -> Iterator
         yield cores.note.replace("while this was measured", "just now")
 
 
-def _duration(metrics: Collection[str], seconds: Mapping[str, float]) -> str:
-    """How long they took when they were recorded here; those that are not known count like the median of the others."""
+def minutes(metrics: Collection[str], seconds: Mapping[str, float]) -> int | None:
+    """How long they took when they were recorded here, 1 at the least; None where no time of any of them is known.
+
+    seconds: as baseline.durations gives them. Those that are not known count like the median of the others.
+    """
     known = [seconds[name] for name in metrics if name in seconds]
     if not known:
-        return ""
+        return None
 
     total = sum(known) + (len(metrics) - len(known)) * median(known)
-    return f", about {max(1, round(total / 60))} min by the times at which they were recorded"
+    return max(1, round(total / 60))
+
+
+def _duration(metrics: Collection[str], seconds: Mapping[str, float]) -> str:
+    about = minutes(metrics, seconds)
+    return "" if about is None else f", about {about} min by the times at which they were recorded"
 
 
 def _choices(plan: Planned, baselines: StoredBaselines, expected: Expected) -> Iterator[str]:

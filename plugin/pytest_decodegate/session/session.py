@@ -58,7 +58,8 @@ class PerfSession:
     """One session: what it measures on and with, what that is compared with, and what came out so far.
 
     Only plugin hooks and fixtures know it; everybody else is given the parts that they need.
-    debugging: a person looks at a breakpoint, and deadlines of the ranks wait.
+    debugging: a person looks at a breakpoint, and deadlines of the ranks wait. host_faults: what is wrong with the host
+    and gone on with, a line each.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -68,6 +69,7 @@ class PerfSession:
         self.id = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(2)
         self.results = Results(self.announce, self.progress)
         self.debugging = False
+        self.host_faults: list[str] = []
         self._cores = CpuLoad(family)
         self._cores.start()
         self.hardware = Hardware(self._machine, lambda: settings.stack.applied(self._gang_options()))
@@ -165,6 +167,12 @@ class PerfSession:
         recorded = dict.fromkeys(result.recorded for result in self.results.run.results if result.recorded)
         files = [*(("recorded", path) for path in recorded), ("report", self.settings.report)]
         return tuple(f"{what}: {bestrelpath(Path.cwd(), path)}" for what, path in files if path)
+
+    def look_at_host(self) -> None:
+        """Read the GPUs and the host before anything is started; raises DecodegateError for what ends the run."""
+        from .fitness import check_host
+
+        self.host_faults = check_host(self.settings, self.hardware)
 
     def close_gangs(self, world_size: int) -> None:
         """Stop the gangs of one world size, if they run."""

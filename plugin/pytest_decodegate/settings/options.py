@@ -135,6 +135,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="Where torchrun's agents meet: gang k at PORT + k - 1, the gang that asks NCCL at PORT - 1",
     )
     group.addoption("--perf-listen-host", metavar="HOST", help="Address of this host that ranks on all nodes can reach")
+    group.addoption(
+        "--perf-despite",
+        metavar="CHECKS",
+        action="append",
+        help="Measure although these checks of the host FAIL, as decodegate doctor names them: 'gpu-processes,room', "
+        "or 'all'; each is said in the header",
+    )
     group.addoption("--perf-report", metavar="FILE", help="Append each verdict to FILE as a JSON line, as it comes")
     parser.addini("perf_budget", "As --perf-budget, which is over it")
     parser.addini(

@@ -24,6 +24,7 @@ class Settings:
 
     import_path: folders that pytest's Python imports from by the user's wish: its `pythonpath`, then PYTHONPATH.
     started_by_command: whether a command gave the two stacks, and says itself what came of them.
+    despite: names of checks of the host that do not end the run.
     """
 
     record: values.Record
@@ -52,6 +53,7 @@ class Settings:
     quality_prompts: tuple[str, ...]
     import_path: tuple[str, ...]
     started_by_command: bool
+    despite: frozenset[str] = frozenset()
 
     def tolerance(self, metric: str, own: float) -> float:
         """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
@@ -97,4 +99,5 @@ def read_settings(config: pytest.Config) -> Settings:
         quality_prompts=values.quality_prompts(config.getoption("--perf-quality-prompts")),
         import_path=values.import_path(config),
         started_by_command=given is not None,
+        despite=values.names(config.getoption("--perf-despite")),
     )

@@ -119,6 +119,11 @@ def change(text: str | None) -> frozenset[str]:
     return parse_declared(text)
 
 
+def names(texts: list[str] | None) -> frozenset[str]:
+    """Names joined by commas, of an option that may be repeated; nothing without it."""
+    return frozenset(name.strip() for text in texts or () for name in text.split(",") if name.strip())
+
+
 def nodes(config: pytest.Config) -> Nodes | None:
     """The nodes of each gang, None for this host alone; the options for several are all or none."""
     given = {

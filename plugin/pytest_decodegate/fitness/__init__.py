@@ -1,0 +1,1 @@
+"""Whether a host is fit to gate: checks as data, over what was read of it."""
