@@ -92,3 +92,18 @@ def test_the_limit_is_an_ini_option(run: Run, pytester: pytest.Pytester) -> None
     refused = run()
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines(["*ini option perf_not_material: tolerance 'much' is not a percentage*"])
+
+
+def test_a_percent_on_everything_is_seen_by_what_the_kernels_say_together(run: Run) -> None:
+    """Each stays far inside its band of 5 %."""
+    found = run(factors={"*": 1.012})
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(["*decode_step[[]tp=1,m=1[]]*+1.2 %*", "answer: NO-GO: *"])
+    assert "22 PASS" in found.stdout.str() or "23 PASS" in found.stdout.str()
+
+
+def test_what_is_slower_stands_in_the_order_of_what_it_costs(run: Run) -> None:
+    """argmax is slower by more, and is nothing of a step; the experts are most of it."""
+    found = run(factors={"argmax[m=1]": 1.5, "marlin_moe[m=1]": 1.2})
+    rows = [line.split()[0] for line in found.stdout.lines if line.startswith("  ") and " step +" in line]
+    assert rows.index("marlin_moe[m=1]") < rows.index("argmax[m=1]")

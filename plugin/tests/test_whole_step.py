@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.together import SHARED_SESSION_SD
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Reference, Verdict
 from pytest_decodegate.gate.whole_step import BAND, judge_step, step_change
 from pytest_decodegate.metric import Metric
 from pytest_decodegate.profile.ledger import Time, parts
-from pytest_decodegate.reference.step_weights import step_weights
-from pytest_decodegate.session.whole_steps import whole_steps
+from pytest_decodegate.profile.step_weights import step_weights
+from pytest_decodegate.profile.whole_steps import attributed, whole_steps
 
 PAIR_ERROR = 0.0019 / math.sqrt(6)
 """Six pairs at the median sd between pairs of H200 kernels."""
@@ -38,13 +37,10 @@ def part(
     )
 
 
-def run_of(changes: Sequence[float], error: float, reference: Reference = "stack") -> list[Result]:
+def run_of(changes: Sequence[float], error: float, reference: Reference = "stack") -> list[Judgement]:
     """Every part of a step of one token on one rank, changed and uncertain by so much, in the order of `parts`."""
     names = dict.fromkeys(each.metric for each in parts(1, 1))
-    return [
-        Result(name, part(name, change, error, reference=reference))
-        for name, change in zip(names, changes, strict=True)
-    ]
+    return [part(name, change, error, reference=reference) for name, change in zip(names, changes, strict=True)]
 
 
 COUNT = len(dict.fromkeys(each.metric for each in parts(1, 1)))
@@ -81,28 +77,28 @@ def test_against_a_stored_session_its_common_noise_does_not_average_out() -> Non
 def test_a_run_in_which_a_part_was_not_judged_has_no_step() -> None:
     whole = run_of([0.0] * COUNT, PAIR_ERROR)
     (found,) = whole_steps(whole, own_band)
-    assert (found.name, found.judgement.verdict) == ("decode_step[tp=1,m=1]", Verdict.PASS)
+    assert (found.name, found.verdict) == ("decode_step[tp=1,m=1]", Verdict.PASS)
     hidden = 2  # topk and marlin_moe: of equal times three kernels of the shared experts are longer
-    assert found.judgement.notes[0].startswith(f"made of {COUNT - hidden} metrics by their counts")
+    assert found.notes[0].startswith(f"made of {COUNT - hidden} metrics by their counts")
     assert list(whole_steps(whole[1:], own_band)) == []
-    broken = Result("x", part(whole[0].name, 0.0, PAIR_ERROR, verdict=Verdict.INVALID))
+    broken = part(whole[0].name, 0.0, PAIR_ERROR, verdict=Verdict.INVALID)
     assert list(whole_steps([broken, *whole[1:]], own_band)) == []
 
 
 def test_the_band_is_the_users() -> None:
     slower = run_of([0.012] * COUNT, PAIR_ERROR)
     (found,) = whole_steps(slower, own_band)
-    assert found.judgement.verdict is Verdict.REGRESSED
-    assert found.judgement.metric.tolerance == BAND
+    assert found.verdict is Verdict.REGRESSED
+    assert found.metric.tolerance == BAND
     (wide,) = whole_steps(slower, lambda name, band: 0.05)
-    assert wide.judgement.verdict is Verdict.PASS
+    assert wide.verdict is Verdict.PASS
 
 
 def simulated(shift: float, runs: int = 400) -> list[Judgement]:
     """The step of runs of six pairs, each part with its own error of the recorded size."""
     chance = random.Random(20260130)
     return [
-        found.judgement
+        found
         for _ in range(runs)
         for found in whole_steps(run_of([chance.gauss(shift, PAIR_ERROR) for _ in range(COUNT)], PAIR_ERROR), own_band)
     ]
@@ -134,3 +130,17 @@ def test_a_judged_step_says_what_moved_it_most() -> None:
     assert found.notes[0].startswith("made of 2 metrics by their counts; moved most by b[m=1] +5.")
     assert found.step is not None
     assert found.step.change == pytest.approx(0.0526, abs=1e-3)
+
+
+def test_a_tpot_that_left_its_band_is_explained_by_the_metrics_beside_it() -> None:
+    quiet = {each.name: each for each in run_of([0.0] * COUNT, PAIR_ERROR)}
+    slower = part("marlin_moe[m=1]", 0.2, PAIR_ERROR, base=1e-4)
+    step_s = sum(each.numbers.base or 0.0 for each in quiet.values()) * 25
+    tpot = part("tpot[c=1]", 0.05, PAIR_ERROR, base=step_s)
+    ((name, why),) = attributed([*{**quiet, slower.name: slower}.values(), tpot])
+    assert name == "tpot[c=1]"
+    assert why.moved[0].category.label == "MoE GEMM"
+    assert why.change_s == pytest.approx(step_s * math.expm1(0.05))
+    within = part("tpot[c=1]", 0.01, PAIR_ERROR, base=step_s)
+    assert list(attributed([*quiet.values(), within])) == []
+    assert list(attributed([slower, part("tpot[c=1]", 0.05, PAIR_ERROR, base=1.0)])) == [], "too little is known"

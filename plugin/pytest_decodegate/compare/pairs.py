@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..baseline.schema import Baseline
 from ..gate.verdict import Judgement, Verdict
+from ..profile.whole_steps import whole_steps
 from .judging import Judge
 from .sides import BaselineSet
 from .standing import StandingDifference, Terms, findings, same_class
@@ -17,8 +18,9 @@ from .standing import StandingDifference, Terms, findings, same_class
 class BaselinePair:
     """Two baselines compared.
 
-    judgements: of the metrics that both have, in the order of `base`. allowed: what the user allowed and does differ.
-    same: metrics with one and the same recording on both sides, which shows nothing and is not judged.
+    judgements: of the metrics that both have, in the order of `base`, then of the steps that they add up to. allowed:
+    what the user allowed and does differ. same: metrics with one and the same recording on both sides, which shows
+    nothing and is not judged.
     """
 
     base: Baseline
@@ -84,10 +86,11 @@ def compare_groups(groups: Sequence[Sequence[BaselineSet]], terms: Terms) -> Com
 
 
 def compare_baselines(base: Baseline, new: Baseline, terms: Terms) -> BaselinePair:
-    """Judge every metric that both have; what differs and is neither declared nor allowed confounds all of them."""
+    """Judge every metric that both have, and whole steps; what differs, undeclared and not allowed, confounds all."""
     found = tuple(findings(base, new, terms))
     judge = Judge(base, new, found, terms)
-    return BaselinePair(base, new, found, tuple(judge.judgements()), judge.allowed, judge.same)
+    judgements = tuple(judge.judgements())
+    return BaselinePair(base, new, found, (*judgements, *whole_steps(judgements)), judge.allowed, judge.same)
 
 
 def _match(reference: BaselineSet, side: BaselineSet, terms: Terms) -> Iterator[BaselinePair | Alone]:

@@ -14,6 +14,7 @@ from ..gate.result import Failed, Result, Skipped
 from ..gate.run import Run
 from ..gate.text.quantity import format_interval, format_percent, format_value
 from ..gate.verdict import Verdict
+from ..profile.whole_steps import attributed
 from .next_step import next_command
 from .table import cells, fitted, unjudged
 
@@ -83,6 +84,9 @@ def screen(run: Run, about: About) -> Iterator[ScreenLine]:
     for ground in decision.grounds:
         yield from _ground(shown, ground)
 
+    for name, why in attributed([result.judgement for result in run.results]):
+        yield from wrapped(f"{name}: {why}", about.width)
+
     for count in (Verdict.IMPROVED, ADVISORY):
         yield from _names(shown, count)
 
@@ -142,21 +146,31 @@ def _is_regressed(result: Result) -> bool:
 
 
 def _rows(shown: _Screen, regressed: Sequence[Result], colour: str) -> Iterator[ScreenLine]:
-    """The metrics of one cause, what moved most first."""
-    in_order = sorted(regressed, key=lambda result: -abs(result.judgement.numbers.change or 0.0))
+    """The metrics of one cause, what costs the decode step most first; then, where that is unknown, by their change."""
+    in_order = sorted(regressed, key=_cost)
     some = in_order if shown.about.verbose else in_order[:MOST_ROWS]
-    rows = [("metric", "change", "interval", "base", "now"), *map(_row, some)]
-    lines, _ = fitted(rows, shown.about.width - 2, drop=(4, 3, 2))
+    rows = [("metric", "change", "step", "interval", "base", "now"), *map(_row, some)]
+    if not any(result.judgement.step for result in some):
+        rows = [(*row[:2], *row[3:]) for row in rows]
+
+    last = len(rows[0]) - 1
+    lines, _ = fitted(rows, shown.about.width - 2, drop=(last, last - 1, last - 2))
     yield from (ScreenLine(f"  {line}", colour) for line in lines[1:])
     if len(some) < len(in_order):
         yield ScreenLine(f"  and {len(in_order) - len(some)} more (-v)", colour)
 
 
+def _cost(result: Result) -> tuple[float, float]:
+    step, change = result.judgement.step, result.judgement.numbers.change or 0.0
+    return (-step.change if step else 0.0, -abs(change))
+
+
 def _row(result: Result) -> tuple[str, ...]:
-    numbers, unit = result.judgement.numbers, result.judgement.metric.unit
+    numbers, unit, step = result.judgement.numbers, result.judgement.metric.unit, result.judgement.step
     return (
         result.name,
         "" if numbers.change is None else format_percent(numbers.change),
+        f"step {format_percent(step.change)}" if step else "",
         f"[{format_interval(numbers.lo, numbers.hi)}]",
         *("" if value is None else format_value(value, unit) for value in (numbers.base, numbers.measured)),
     )

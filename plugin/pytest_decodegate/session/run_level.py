@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..gate import shift
 from ..gate.decision import THE_RUN
 from ..gate.result import Result, Skipped
-from .whole_steps import whole_steps
+from ..profile.whole_steps import whole_steps
 
 
 def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float]) -> Iterator[Result | Skipped]:
@@ -24,4 +24,4 @@ def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float
     elif kernels:
         yield Result(THE_RUN, shift.judge_shift(kernels, tolerance(shift.NAME, shift.BAND)))
 
-    yield from whole_steps(last, tolerance)
+    yield from (Result(THE_RUN, step) for step in whole_steps((each.judgement for each in last), tolerance))

@@ -276,7 +276,7 @@ class PerfSession:
     @cached_property
     def _step_weights(self) -> Mapping[str, StepWeight]:
         from ..profile.measured import stored_times
-        from ..reference.step_weights import step_weights
+        from ..profile.step_weights import step_weights
 
         try:
             return step_weights(stored_times(self.recorder.stored()), max(1, len(self.hardware.fingerprint.gpus)))

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..gate.materiality import StepWeight
-from ..profile.ledger import Time, ledger, parts, weights
+from .ledger import Time, ledger, parts, weights
+from .whole_steps import RANKS, step_name
 
-RANKS = (8, 4, 2, 1)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-def step_name(ranks: int, tokens: int) -> str:
-    """The metric of a step of `tokens` tokens on `ranks` ranks."""
-    return f"decode_step[tp={ranks},m={tokens}]"
 
 
 def step_weights(times: Mapping[str, Time], most_ranks: int) -> dict[str, StepWeight]:

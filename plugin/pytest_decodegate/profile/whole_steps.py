@@ -1,0 +1,87 @@
+"""The decode steps that judged metrics add up to, and what explains it where TPOT has changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from ..gate.verdict import Judgement
+from ..gate.whole_step import BAND, judge_step
+from .attribution import Attribution, attribute, of_ledger
+from .ledger import Ledger, Part, Time, ledger, parts, weights
+
+RANKS: Final = (8, 4, 2, 1)
+
+TOKENS: Final = (1, 8, 64)
+"""Batch sizes at which the suite measures every part."""
+
+LEAST_KNOWN: Final = 0.5
+"""Of the predicted step: an attribution from less would explain the change by what happened to be measured."""
+
+_TPOT: Final = re.compile(r"tpot\[c=(\d+)\]")
+
+
+def step_name(ranks: int, tokens: int) -> str:
+    """The metric of a step of `tokens` tokens on `ranks` ranks."""
+    return f"decode_step[tp={ranks},m={tokens}]"
+
+
+def whole_steps(
+    judgements: Iterable[Judgement], tolerance: Callable[[str, float], float] | None = None
+) -> Iterator[Judgement]:
+    """The judgement of each step of which every part was judged; of one name the last judgement counts.
+
+    tolerance: the band of a metric, from its name and the band that it has by itself; None leaves it that one.
+    """
+    judged = {each.name: each for each in judgements if each.verdict.judged}
+    for ranks in reversed(RANKS):
+        for tokens in TOKENS:
+            needed, name = parts(ranks, tokens), step_name(ranks, tokens)
+            if all(part.metric in judged for part in needed):
+                yield _step(name, needed, judged, tolerance(name, BAND) if tolerance else BAND)
+
+
+def _step(name: str, needed: Sequence[Part], judged: Mapping[str, Judgement], band: float) -> Judgement:
+    base, new = _times(needed, judged)
+    counts = weights(needed, base)
+    used = [judged[metric] for metric, count in counts.items() if count]
+    return judge_step(name, used, counts, (ledger(needed, base).seconds, ledger(needed, new).seconds), band)
+
+
+def attributed(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Attribution]]:
+    """What explains each TPOT that left its band, from the metrics of its step that were judged beside it.
+
+    Nothing where they make up less than LEAST_KNOWN of it.
+    """
+    judged = {each.name: each for each in judgements if each.verdict.judged}
+    for name, judgement in judged.items():
+        change, match = judgement.numbers.change, _TPOT.fullmatch(name)
+        if match and change is not None and abs(change) > judgement.metric.tolerance:
+            sides = [_known(int(match[1]), judged, ranks) for ranks in RANKS]
+            base, new = max(sides, key=lambda pair: pair[0].seconds)
+            if base.seconds > LEAST_KNOWN * _base(judgement):
+                yield name, attribute(_measured(judgement) - _base(judgement), of_ledger(base), of_ledger(new))
+
+
+def _known(tokens: int, judged: Mapping[str, Judgement], ranks: int) -> tuple[Ledger, Ledger]:
+    """The ledgers of both sides, of what was judged."""
+    needed = [part for part in parts(ranks, tokens) if part.metric in judged]
+    base, new = _times(needed, judged)
+    return ledger(needed, base), ledger(needed, new)
+
+
+def _times(needed: Sequence[Part], judged: Mapping[str, Judgement]) -> tuple[dict[str, Time], dict[str, Time]]:
+    names = {part.metric for part in needed}
+    base, new = ({metric: Time(side(judged[metric])) for metric in names} for side in (_base, _measured))
+    return base, new
+
+
+def _base(judgement: Judgement) -> float:
+    assert judgement.numbers.base is not None
+    return judgement.numbers.base
+
+
+def _measured(judgement: Judgement) -> float:
+    assert judgement.numbers.measured is not None
+    return judgement.numbers.measured
