@@ -195,6 +195,7 @@ needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="the stack is re
 
 TESTS = """
     import pytest
+    from pytest_decodegate.cause import Finding
     from pytest_decodegate.metric import Metric, Replicate
     from pytest_decodegate.measure.source import Taken
 
@@ -218,7 +219,7 @@ TESTS = """
 
     @pytest.mark.perf
     def test_broken(perf):
-        perf.gate(Metric.of("broken", "cpu"), Source(broken=["a stranger on the GPU"]))
+        perf.gate(Metric.of("broken", "cpu"), Source(broken=[Finding("a stranger on the GPU")]))
 
     def test_of_the_user(benchmark):
         assert benchmark(lambda: 7) == 7
