@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,9 @@ from .session import hookspecs
 from .settings import options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .report.documents import Documents
     from .session.session import PerfSession
 
 __all__ = ["gpus", "perf", "server", "torchrun", "world_size"]
@@ -60,11 +64,26 @@ def _activate(config: pytest.Config) -> PerfSession:
         config.add_cleanup(interrupt_on_signals())
         config.pluginmanager.register(SessionHooks(session), "decodegate-session")
         if session.settings.report is not None:
-            from .report.lines import JsonLines
+            config.pluginmanager.register(_documents(session, session.settings.report), "decodegate-documents")
+        if not config.option.collectonly and os.environ.get("GITHUB_ACTIONS") == "true":
+            from .report.github import GithubJob
 
-            config.pluginmanager.register(JsonLines(session.settings.report, session.id))
+            config.pluginmanager.register(GithubJob(session.run_facts, os.environ), "decodegate-github")
 
     return session
+
+
+def _documents(session: PerfSession, folder: Path) -> Documents:
+    from .errors import BadInput
+    from .report.documents import Documents
+
+    made = Documents(folder, session.id, session.run_facts, session.results.add_problem)
+    try:
+        made.begin()
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from error
+
+    return made
 
 
 @pytest.hookimpl(tryfirst=True)

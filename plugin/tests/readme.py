@@ -32,7 +32,7 @@ NOT_RUN = (
 )
 """The rule: a command is run unless it matches one of these, and then for that reason."""
 
-STAND_IN = "-k 'expert_mlp_cpu and not 8 and not 64' --perf-replicates=3 --perf-report=verdicts.jsonl"
+STAND_IN = "-k 'expert_mlp_cpu and not 8 and not 64' --perf-replicates=3 --perf-report=report"
 """PYTEST_ADDOPTS of each command: one metric that a CPU can measure. The commands stay as they are printed."""
 
 GATED = frozenset({"PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"})
@@ -155,7 +155,7 @@ class Environment:
 
     def verdicts(self) -> list[str]:
         """The verdicts written since last asked."""
-        report = self._folder / "verdicts.jsonl"
+        report = self._folder / "report" / "results.jsonl"
         rows = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
         report.unlink(missing_ok=True)
         return [row["verdict"] for row in rows if "verdict" in row]

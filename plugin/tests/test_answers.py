@@ -66,7 +66,7 @@ def test_a_server_that_answers_otherwise_is_wrong_whatever_its_speed(
     # An upgrade that is declared, is faster, and answers backwards.
     scripted.greedy, scripted.version = reversed_answer, "0.33.0"
     scripted.completion = streaming(answer(), pause_s=0.01)
-    upgraded = pytester.runpytest_inprocess(*run, "--perf-change=vllm", "--perf-report=report.jsonl")
+    upgraded = pytester.runpytest_inprocess(*run, "--perf-change=vllm", "--perf-report=report")
     upgraded.assert_outcomes(failed=2)
     upgraded.stdout.fnmatch_lines(
         [
@@ -77,7 +77,7 @@ def test_a_server_that_answers_otherwise_is_wrong_whatever_its_speed(
             "*- its answers are wrong, so its speed is not looked at: prompt 1 turns at token 1*",
         ]
     )
-    lines = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     results = [line for line in lines if "event" not in line]
     assert [(line["verdict"], line["recorded"]) for line in results] == [("WRONG_RESULT", None)] * 2
 

@@ -275,11 +275,11 @@ def test_what_a_server_says_reaches_the_table_junit_and_the_report(
     scripted.completion = streaming([token(1), event({"error": {"message": HOSTILE}})])
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(PERF_TEST)
-    files = ("--perf-report=r.jsonl", "--junitxml=r.xml")
+    files = ("--perf-report=r", "--junitxml=r.xml")
     result = pytester.runpytest_inprocess("-m", "perf", f"--perf-server={scripted.url}", *files)
 
     assert result.parseoutcomes() == {"failed": 1}
-    assert_harmless(result.stdout.str() + written_by(pytester, ["r.jsonl", "r.xml"]))
+    assert_harmless(result.stdout.str() + written_by(pytester, ["r/results.jsonl", "r.xml"]))
     assert "owned" in result.stdout.str()
 
 

@@ -84,7 +84,7 @@ def test_a_second_try_does_not_make_a_red_run_green(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kind: str, verdict: str
 ) -> None:
     monkeypatch.setenv("BAD_TRIES", "1")
-    more = ("-v", "-k", kind, "--reruns=2", "--junitxml=junit.xml", "--perf-report=report.jsonl")
+    more = ("-v", "-k", kind, "--reruns=2", "--junitxml=junit.xml", "--perf-report=report")
     result = pytester.runpytest_subprocess(*PERF, *more)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -98,7 +98,7 @@ def test_a_second_try_does_not_make_a_red_run_green(
             f"*a perf run fails if any result did not pass, whatever ran again *: flaky_{kind} {verdict} in try 1",
         ]
     )
-    tries = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    tries = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     assert [(one["verdict"], one["attempt"]) for one in tries if "metric" in one] == [(verdict, 1), ("PASS", 2)]
     properties = ElementTree.parse(pytester.path / "junit.xml").findall(".//testcase/properties/property")
     said = {one.get("name"): one.get("value") for one in properties}

@@ -241,7 +241,7 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ("--perf-rdzv-endpoint=a:1", "--perf-nnodes: 1 nodes also need --perf-node-start, --perf-listen-host"),
         ("--perf-deadline=soon", "--perf-deadline: 'soon' is not*"),
         ("--perf-serve=-tp 8", "--perf-serve: '-tp 8' names no model*"),
-        ("--perf-report=no/such/folder/x", "--perf-report: cannot write to *"),
+        ("--perf-report=/dev/null/x", "--perf-report: cannot write to *"),
         ("-operf_tolerance=gemm", "*perf_tolerance: line 'gemm' is not of the form*"),
         ("-operf_tolerance=gemm = 5", "*perf_tolerance: line 'gemm = 5': tolerance ' 5' is not a percentage*"),
     ],
@@ -374,7 +374,7 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
             perf.gate(Metric.of("made_up", "cpu"), Source())
         """
     )
-    result = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=verdicts.jsonl")
+    result = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=report")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -384,8 +384,8 @@ def test_the_gate_of_one_metric_writes_a_json_line(pytester: pytest.Pytester) ->
             "answer: NOT PROVEN: 2 metrics in *",
         ]
     )
-    first, *others = map(json.loads, (pytester.path / "verdicts.jsonl").read_text().splitlines())
+    _, first, *others = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
     assert first["verdict"] == "NO_BASELINE"
     assert first["measured"] == pytest.approx(1.075)
-    assert [line["event"] for line in others] == ["failed", "end", "answer"]
+    assert [line["event"] for line in others] == ["begun", "failed", "end", "answer"]
     assert others[-1]["answer"] == "NOT PROVEN"

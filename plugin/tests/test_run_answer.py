@@ -77,12 +77,12 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_unchanged_run_is_go(run: Any) -> None:
-    result = run("--perf-report=lines.jsonl")
+    result = run("--perf-report=report")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
         [
             "would have been found: a slowdown of a kernel by *",
-            "report: lines.jsonl",
+            "report: report/report.html",
             "counts: * PASS (at most *",
             "answer: GO: * metrics in * min",
         ]
@@ -91,7 +91,7 @@ def test_an_unchanged_run_is_go(run: Any) -> None:
 
 
 def test_one_slower_metric_is_no_go_and_named_alone(run: Any, pytester: pytest.Pytester) -> None:
-    result = run("--perf-report=lines.jsonl", kernel_3=[1.04])
+    result = run("--perf-report=report", kernel_3=[1.04])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=8, failed=1)
     result.stdout.fnmatch_lines(
@@ -104,7 +104,7 @@ def test_one_slower_metric_is_no_go_and_named_alone(run: Any, pytester: pytest.P
             "answer: NO-GO: * metrics in *",
         ]
     )
-    outcomes = [json.loads(line) for line in (pytester.path / "lines.jsonl").read_text().splitlines()]
+    outcomes = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     assert outcomes[-1]["event"] == "answer"
     assert outcomes[-1]["answer"] == "NO-GO"
     assert [ground["names"] for ground in outcomes[-1]["grounds"]] == [["kernel[m=3]"]]
@@ -121,7 +121,7 @@ def test_a_lucky_first_regressed_that_fresh_gangs_do_not_repeat_does_not_stand(r
 
 def test_a_percent_and_a_half_on_all_kernels_is_found_though_each_stays_in_its_band(run: Any) -> None:
     slower = {f"kernel_{n}": [1.015] for n in range(9)}
-    result = run("--perf-report=lines.jsonl", **slower)
+    result = run("--perf-report=report", **slower)
     result.assert_outcomes(passed=9)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

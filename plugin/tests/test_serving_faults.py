@@ -319,12 +319,12 @@ def test_a_server_twice_as_slow_does_not_pass_by_holding_tokens_back(
     stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={slow.url}")
     try:
         pytester.runpytest_inprocess(
-            "-m", "perf", *stacks, "--perf-report=report.jsonl", "--perf-replicates=4", "--perf-max-replicates=4"
+            "-m", "perf", *stacks, "--perf-report=report", "--perf-replicates=4", "--perf-max-replicates=4"
         )
     finally:
         slow.close()
 
-    rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     (row,) = (row for row in rows if "verdict" in row)
     assert row["verdict"] == verdict
     if verdict == "REGRESSED":
@@ -355,11 +355,11 @@ def test_a_wedged_server_costs_one_deadline_and_is_a_row_each_time(
     scripted.completion = streaming([token(1)], then_hang=True)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
-    options = ("-m", "perf", f"--perf-server={scripted.url}", "--perf-warmup-timeout=1", "--perf-report=report.jsonl")
+    options = ("-m", "perf", f"--perf-server={scripted.url}", "--perf-warmup-timeout=1", "--perf-report=report")
     result = pytester.runpytest_inprocess(*options)
     assert result.parseoutcomes() == {"failed": 3}
     assert len(scripted.prompts) == 1
-    rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     assert [(row["metric"], row["verdict"]) for row in rows] == [
         (name, "INVALID") for name in ("first", "second", "quality")
     ]
@@ -374,14 +374,14 @@ def test_one_of_two_stacks_that_hangs_ends_the_other_tests(pytester: pytest.Pyte
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
     stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={hanging.url}")
-    options = ("-m", "perf", "-k", "tpot", "--perf-warmup-timeout=1", "--perf-report=report.jsonl")
+    options = ("-m", "perf", "-k", "tpot", "--perf-warmup-timeout=1", "--perf-report=report")
     try:
         pytester.runpytest_inprocess(*options, *stacks)
         asked = len(hanging.prompts)
     finally:
         hanging.close()
 
-    rows = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     assert asked == 1
     assert [(row["metric"], row["side"]) for row in rows if row.get("event") == "failed"] == [("first", "candidate")]
     (second,) = (row for row in rows if "event" not in row)

@@ -66,12 +66,12 @@ def test_pytest_itself_takes_the_stacks_and_says_what_came_of_them(
 ) -> None:
     """The whole seam, without a rank: stacks into the settings, a skip and the end of the run out, and the report."""
     pytester.makepyfile(test_x=TEST)
-    found = measured(Stack(), CANDIDATE, None, ["--perf-report=lines.jsonl", "-p", "no:cacheprovider", "."])
+    found = measured(Stack(), CANDIDATE, None, ["--perf-report=report", "-p", "no:cacheprovider", "."])
     assert [(skip.nodeid, skip.reason) for skip in found.skipped] == [("test_x.py::test_stack", "seen")]
     assert found.stacks is not None
     assert (found.stacks.base, found.stacks.candidate) == ("this", "env:A=1,2,env:B=x y")
-    lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["skipped", "stacks", "end", "answer"]
+    lines = [json.loads(line) for line in Path("report/results.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["begun", "skipped", "stacks", "end", "answer"]
 
 
 def test_the_options_that_name_stacks_are_the_commands(

@@ -29,6 +29,7 @@ from pytest_decodegate.report import lines, terminal
 from pytest_decodegate.report.comparison import sections
 from pytest_decodegate.report.comparison_json import document
 from pytest_decodegate.report.comparison_text import Terminal, text
+from pytest_decodegate.report.content import of_comparison
 from pytest_decodegate.report.html import page
 from pytest_decodegate.report.markdown import markdown
 from pytest_decodegate.report.screen import About
@@ -189,12 +190,12 @@ def compared(*, nccl: str) -> Compared:
 
 def test_compare_shows_it_in_every_format_and_says_what_brackets_mean() -> None:
     confounded = compared(nccl="2.28.9")
-    for shown in (text(confounded, Terminal()), page(confounded)):
+    for shown in (text(confounded, Terminal()), page(of_comparison(confounded))):
         assert "(+5.0 %)" in shown
         assert UNJUDGED in shown
 
-    assert "(+5.0 %)" in markdown(confounded).replace("\\", "")
-    assert UNJUDGED in markdown(confounded)
+    assert "(+5.0 %)" in markdown(of_comparison(confounded)).replace("\\", "")
+    assert UNJUDGED in markdown(of_comparison(confounded))
     (pair,) = json.loads(document(confounded))["pairs"]
     assert [metric["judged"] for metric in pair["metrics"]] == [False, False]
     assert UNJUDGED not in text(compared(nccl=str(STACK["nccl"])), Terminal())

@@ -72,8 +72,8 @@ def test_the_end_of_a_run_says_so_if_every_test_was_begun(
         """
     )
     stacks = ("--perf-against=this", "--perf-stack=env:DECODEGATE_SLOWDOWN=marlim*=5%")
-    result = pytester.runpytest_inprocess("-m", "perf", *stacks, "--perf-report=report.jsonl", *stop_early)
-    *_, end = map(json.loads, (pytester.path / "report.jsonl").read_text().splitlines())
+    result = pytester.runpytest_inprocess("-m", "perf", *stacks, "--perf-report=report", *stop_early)
+    *_, end = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
     missed = "DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down, *; metrics measured: none; *"
     said = [line for line in result.outlines if line.startswith("DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down")]
     assert bool(said) is is_told

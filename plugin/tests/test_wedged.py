@@ -67,7 +67,7 @@ TESTS = """
 def test_after_a_hang_on_a_wedged_gpu_nothing_more_is_tried(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(workloads=WORKLOADS, test_wedge=TESTS)
-    arguments = ("-m", "perf", "--perf-deadline=2", "--perf-report=report.jsonl", "--basetemp=tmp", "-v")
+    arguments = ("-m", "perf", "--perf-deadline=2", "--perf-report=report", "--basetemp=tmp", "-v")
     result = pytester.runpytest_subprocess(*arguments)
 
     assert result.parseoutcomes() == {"failed": 6, "passed": 1}
@@ -81,7 +81,7 @@ def test_after_a_hang_on_a_wedged_gpu_nothing_more_is_tried(pytester: pytest.Pyt
             f"  - {wedged}",
         ]
     )
-    results = [json.loads(line) for line in (pytester.path / "report.jsonl").read_text().splitlines()]
+    results = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
     told = [(one["metric"], one["verdict"], len(one["reasons"])) for one in results if "event" not in one]
     names = ("gating", "advisory", "tpot", "quality", "tpot[layers=8]")
     assert told == [(name, "INVALID", 1) for name in names]

@@ -41,6 +41,12 @@ def add(commands: Any) -> None:
         help="default: by the suffix of -o (.md, .json, .html, .txt), else terminal",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report there, and one line here")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write report.html, report.md, results.jsonl, results.csv and comparison.json there as well",
+    )
     parser.add_argument("--change", metavar="NAMES", help="what was changed on purpose, as --perf-change: driver,nccl")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD", help="compare although FIELD differs; may be repeated"
@@ -74,6 +80,9 @@ def _compare(options: argparse.Namespace) -> tuple[str, str, int]:
     for field in sorted(terms.allowed - compared.allowed):
         print(f"decodegate: --allow {field}: nothing that differs has this name", file=sys.stderr)
 
+    if options.report is not None:
+        _write_report(options, compared)
+
     return _writer(options)(compared), answer(compared), compared.status
 
 
@@ -89,9 +98,9 @@ def _writer(options: argparse.Namespace) -> Callable[[Compared], str]:
     """The function that writes the format asked for; only its module is imported."""
     writers: Mapping[str, Callable[[], Callable[[Compared], str]]] = {
         "terminal": lambda: _terminal(options),
-        "markdown": _markdown,
+        "markdown": lambda: _markdown(options),
         "json": _json,
-        "html": _html,
+        "html": lambda: _html(options),
     }
     return writers[options.format or _by_suffix(options.output)]()
 
@@ -118,10 +127,11 @@ def _terminal(options: argparse.Namespace) -> Callable[[Compared], str]:
     return lambda compared: text(compared, terminal)
 
 
-def _markdown() -> Callable[[Compared], str]:
+def _markdown(options: argparse.Namespace) -> Callable[[Compared], str]:
+    from ..report.content import of_comparison
     from ..report.markdown import markdown
 
-    return markdown
+    return lambda compared: markdown(of_comparison(compared, options.typed))
 
 
 def _json() -> Callable[[Compared], str]:
@@ -130,10 +140,20 @@ def _json() -> Callable[[Compared], str]:
     return document
 
 
-def _html() -> Callable[[Compared], str]:
+def _html(options: argparse.Namespace) -> Callable[[Compared], str]:
+    from ..report.content import of_comparison
     from ..report.html import page
 
-    return page
+    return lambda compared: page(of_comparison(compared, options.typed))
+
+
+def _write_report(options: argparse.Namespace, compared: Compared) -> None:
+    """The documents that a run keeps with --perf-report, of the stored files."""
+    from ..report.comparison_json import document
+    from ..report.content import of_comparison
+    from ..report.documents import write_comparison
+
+    write_comparison(options.report, of_comparison(compared, options.typed), document(compared))
 
 
 def _write(path: Path, report: str) -> None:

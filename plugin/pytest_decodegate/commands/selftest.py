@@ -77,7 +77,7 @@ def _trial(fraction: float, options: argparse.Namespace) -> Trial:
 
     at = "" if options.rank is None else f"@{options.rank}"
     slow = ((VARIABLE, f"*={100 * fraction:g}%{at}"),) if fraction else ()
-    run = measured(Stack(), Stack(env=slow), options.markers, options.arguments)
+    run = measured(Stack(), Stack(env=slow), options.markers, options.arguments, options.typed)
     return Trial(fraction, options.rank, tuple(run.outcomes), run.unfinished)
 
 

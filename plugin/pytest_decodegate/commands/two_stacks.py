@@ -17,21 +17,30 @@ if TYPE_CHECKING:
 class StacksPlugin:
     """A plugin for one run of pytest: gives it the two stacks, and adds what it says to `run`."""
 
-    def __init__(self, base: Stack, candidate: Stack, run: Run) -> None:
+    def __init__(self, base: Stack, candidate: Stack, run: Run, typed: Sequence[str]) -> None:
         self._stacks = (base, candidate)
+        self._typed = typed
         self._run = run
 
     def pytest_decodegate_stacks(self) -> tuple[Stack, Stack]:
         """Give base and candidate."""
         return self._stacks
 
+    def pytest_decodegate_typed(self) -> Sequence[str]:
+        """Give the words of the command."""
+        return self._typed
+
     def pytest_decodegate_outcome(self, outcome: object) -> None:
         """Keep it: whatever ends the run, what was said before is known."""
         self._run.add(outcome)
 
 
-def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:
-    """Run the perf tests that match `markers` on both stacks; `arguments` are pytest's. Raises BadInput for bad ones.
+def measured(
+    base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str], typed: Sequence[str] = ()
+) -> Run:
+    """Run the perf tests that match `markers` on both stacks; `arguments` are pytest's, `typed` the command's words.
+
+    Raises BadInput for bad ones.
 
     pytest runs in this process, so that whatever ends it ends the ranks. SIGTERM is as good as Ctrl-C.
     """
@@ -43,7 +52,7 @@ def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequ
     selected = ("-m", f"perf and ({markers})" if markers else "perf")
     # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
     quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    plugins = [StacksPlugin(base, candidate, run), SuiteSelection()]
+    plugins = [StacksPlugin(base, candidate, run, typed), SuiteSelection()]
     uninterrupted = interrupt_on_signals()
     try:
         status = pytest.main([quiet, *selected, *arguments], plugins=plugins)

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     check_ranks(base, "--base", inherited())
     check_ranks(candidate, "--candidate", inherited())
     allowed = [f"--perf-change={options.allow}"] if options.allow else []
-    run = measured(base, candidate, options.markers, [*allowed, *options.arguments])
+    run = measured(base, candidate, options.markers, [*allowed, *options.arguments], options.typed)
     print(text(run, _about(options)), end="")
     if options.json is not None:
         _write(options.json, document(run))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import quantiles
 from typing import Literal, TypeAlias
 
 from ..cause import Finding
-from ..metric import Json, Metric
+from ..metric import Json, Metric, Replicate
 from .bands import RecordedBand
 from .pairs import Contrast
 from .verdict import Judgement, Numbers, Verdict
@@ -20,6 +21,44 @@ Blamed: TypeAlias = Literal["base", "candidate", ""]
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessSpread:
+    """How the samples of one fresh process lie, in the metric's unit. is_base: of the base of two stacks.
+
+    value: the process value, the median. low, high: quarter and three quarters of the samples, which are `samples`.
+    """
+
+    is_base: bool
+    value: float
+    low: float
+    high: float
+    samples: int
+
+
+def spreads(replicates: Sequence[Replicate], *, is_base: bool = False) -> tuple[ProcessSpread, ...]:
+    """One for each process; of a stored one whose samples were not kept, the value alone."""
+    return tuple(
+        ProcessSpread(is_base, each.value, *(_quarters(each.samples) or (each.value, each.value)), len(each.samples))
+        for each in replicates
+    )
+
+
+def _quarters(samples: Sequence[float]) -> tuple[float, float] | None:
+    if len(samples) < 2:
+        return None
+
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return low, high
+
+
+def gpus_of(facts: Mapping[str, Json]) -> tuple[Json, ...]:
+    """Each GPU as the watch last saw it, by the facts of a measurement or a stored session; () where nobody watched."""
+    looks = facts.get("telemetry")
+    last = looks[-1] if isinstance(looks, list) and looks else None
+    gpus = last.get("gpus") if isinstance(last, dict) else None
+    return tuple(gpus) if isinstance(gpus, list) else ()
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A judgement, and where it was recorded if it was. values: process values, in the metric's unit.
 
@@ -27,6 +66,7 @@ class Result:
     ranks: where each rank works and how long it needs by itself, as gate.evidence.stragglers.table; () where that is
     not known. attempt: which try of its test it is of, from 1; another plugin may run a failed test again.
     band: the one that it was recorded under, None if it was not.
+    processes: how their samples lie, the base's first. gpus: each GPU as the watch last saw it beside this metric.
     """
 
     nodeid: str
@@ -38,6 +78,8 @@ class Result:
     ranks: Sequence[Json] = ()
     attempt: int = 1
     band: RecordedBand | None = None
+    processes: tuple[ProcessSpread, ...] = ()
+    gpus: Sequence[Json] = ()
 
     @property
     def passes(self) -> bool:

@@ -54,7 +54,8 @@ def _nothing() -> None:
 class Judged:
     """What came out of a metric.
 
-    replicates: of the stack under test. ranks: where each works and how long it needs by itself, as
+    replicates: of the stack under test. base: of the base of two stacks. gpus: as the watch saw them.
+    ranks: where each works and how long it needs by itself, as
     gate.evidence.stragglers.table; () where that is not known. world_size: of the gangs, 0 for servers.
     record: stores what was asked to be stored; None if nothing was to be stored.
     """
@@ -64,6 +65,8 @@ class Judged:
     ranks: Sequence[Json] = ()
     world_size: int = 0
     record: Callable[[], RecordedIn | None] = _nothing
+    base: Sequence[Replicate] = ()
+    gpus: Sequence[Json] = ()
 
 
 class Reference(Protocol):

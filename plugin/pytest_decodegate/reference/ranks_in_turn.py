@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..gate.confirming import is_open
 from ..gate.pairs import Contrast, Side, judge_pairs
+from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..measure.paired_source import SIDES, PairBench, PairSource, StackFailed
 from ..measure.source import Taken, joined
@@ -111,7 +112,13 @@ class RanksInTurn:
             wave = self._more(work, wave, look)
             judgement = self._look(work, wave, len(looks))
 
-        return Judged(judgement, wave.candidate.replicates, world_size=work.world_size)
+        return Judged(
+            judgement,
+            wave.candidate.replicates,
+            world_size=work.world_size,
+            base=wave.base.replicates,
+            gpus=gpus_of(wave.candidate.facts),
+        )
 
     def _look(self, work: GangWork, wave: _Wave, looks: int) -> Judgement:
         sides = side_of(wave.base, work.metric), side_of(wave.candidate, work.metric)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..baseline.history import series
 from ..baseline.reader import load
 from ..baseline.selection import Selection, contrast
 from ..baseline.store import Store, one_session
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..baseline.schema import Baseline
     from ..machine.fingerprint import Fingerprint
-    from ..metric import Measurement
+    from ..metric import Measurement, Metric
     from ..settings.settings import Settings
 
 
@@ -84,6 +85,11 @@ class Recorder:
             return [load(self._settings.baseline)]
 
         return [baseline for each in self.classes for baseline in self._store.candidates(each)]
+
+    def levels(self, metric: Metric) -> list[float]:
+        """The stored levels of `metric` as it is measured now, in its unit, oldest first; [] if there are none."""
+        found = (each for each in series(self.stored(), metric.name) if each.metric.identity == metric.identity)
+        return [point.value for each in found for point in each.points]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The stored baseline that `metric` is gated against, where it runs on the machine of `provenance`."""

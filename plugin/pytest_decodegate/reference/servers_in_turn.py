@@ -12,6 +12,7 @@ from ..gate.confirming import is_open
 from ..gate.evidence import quality
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
 from ..gate.pairs import Contrast, judge_pairs
+from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.rules import surely_found
 from ..gate.text.quantity import format_percent
@@ -21,6 +22,7 @@ from ..measure.paired_source import SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE, Replicate
 from .loaded import as_loaded
+from .protocol import Judged
 from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
@@ -96,6 +98,11 @@ class ServersInTurn:
         except StackFailed as failure:
             failure.base = self._taken["base"].replicates
             raise
+
+    def judged(self, judgement: Judgement) -> Judged:
+        """`judgement` with what both stacks have measured for it."""
+        base, candidate = self._taken["base"], self._taken["candidate"]
+        return Judged(judgement, candidate.replicates, base=base.replicates, gpus=gpus_of(candidate.facts))
 
     @property
     def replicates(self) -> tuple[Replicate, ...]:

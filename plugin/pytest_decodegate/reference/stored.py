@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..gate.evidence.starts import Start, start_notes, start_of
+from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
 from .gang_waves import GangWaves
@@ -129,6 +130,7 @@ class StoredReference:
             tuple(ranks) if isinstance(ranks, list) else (),
             world_size,
             lambda: self.recorder.keep(judgement, taken.measurement(metric), provenance()),
+            gpus=gpus_of(taken.facts),
         )
 
     def _settle(self, metric: Metric, source: Source, provenance: Callable[[], Provenance]) -> tuple[Judgement, Taken]:

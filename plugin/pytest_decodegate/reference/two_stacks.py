@@ -88,7 +88,7 @@ class TwoStacks:
             judgement = in_turn.judgement(work.server)
 
         self._measured.append(Measured(work.metric.name, 0))
-        return self._noted(Judged(judgement, in_turn.replicates))
+        return self._noted(in_turn.judged(judgement))
 
     def _in_turn(self, work: ServerWork) -> Servers:
         def window(server: Server) -> WindowSource:

@@ -1,63 +1,248 @@
-"""A comparison of stored baselines as one HTML file that needs nothing else: no script, no font, no network."""
+"""A report as one HTML file that needs nothing else: no network, no font, and without its script all is still there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape as _escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
 
-from ..compare.pairs import Compared
-from ..gate.verdict import Judgement
-from ..printable import printable
-from .comparison import COLUMNS, HEADER, Section, answer, sections
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ..gate.decision import ADVISORY, BY_WEIGHT, RECORDED, counted_as
+from ..gate.result import Failed, Result
+from ..gate.text.quantity import format_band, format_percent
+from ..gate.verdict import Verdict
+from ..printable import printable, printable_lines
+from ..profile.categories import Category
+from .charts import charts
+from .content import Content, Group, Outcome, Tone, family, weight
+from .profile import svg
+from .svg import forest, spark, strip
 from .table import cells
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
-table { border-collapse: collapse; margin: 1em 0; }
-th, td { padding: .2em .8em; text-align: left; white-space: nowrap; border-bottom: 1px solid #8884; }
-td { font-variant-numeric: tabular-nums; }
-pre { white-space: pre-wrap; margin: .2em 0 1em; }
-.PASS td:nth-child(2), .IMPROVED td:nth-child(2) { color: #187a35; }
-.REGRESSED td:nth-child(2) { color: #c0182c; font-weight: bold; }
-.INCONCLUSIVE td:nth-child(2), .CONFOUNDED td:nth-child(2) { color: #9a6200; }
-@media (prefers-color-scheme: dark) { :root { color-scheme: dark; } body { background: #161616; color: #ddd; } }
-"""
+_FINE: Final = (Verdict.PASS, Verdict.IMPROVED, RECORDED, ADVISORY)
+_BAD: Final = (Verdict.REGRESSED, Verdict.WRONG_RESULT, "ERROR")
+
+WIDEST: Final = 6.0
+"""Bands that a forest plot shows at most to either side; what lies beyond is drawn at the edge."""
 
 
-def page(compared: Compared) -> str:
-    """The whole report; everything that comes from a file is escaped."""
-    said = escape(answer(compared))
-    body = "".join(part for section in sections(compared) for part in _section(section))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>decodegate compare: {said}</title><style>{_STYLE}</style></head>\n"
-        f"<body><h1>decodegate compare</h1><p><strong>{said}</strong></p>\n{body}</body></html>\n"
+LEAST_HISTORY: Final = 3
+"""Sessions whose levels are drawn as a line: two are the change that stands beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HtmlRow:
+    """A metric as the template shows it; texts are not escaped yet."""
+
+    name: str
+    verdict: str
+    tone: Tone
+    now: str
+    base: str
+    change: str
+    interval: str
+    band: str
+    forest: Markup
+    strip: Markup
+    processes: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    name: str
+    counts: str
+    tone: Tone
+    rows: tuple[_HtmlRow, ...]
+    scale: str
+
+
+def page(content: Content) -> str:
+    """The whole file. Everything is escaped by the template, and first made printable."""
+    found = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            content=content,
+            groups=[_group(group) for group in content.groups],
+            profiles=_profiles(content),
+            counts=_counts(content.outcomes),
+        )
+    )
+    return found if found.endswith("\n") else f"{found}\n"
+
+
+@cache
+def _environment() -> Environment:
+    """Templates that escape what they are given, and fail for what they are not given."""
+    made = Environment(
+        loader=PackageLoader("pytest_decodegate", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["plain"] = lambda text: printable(str(text))
+    made.filters["breakable"] = lambda text: escape(text).replace(",", Markup(",<wbr>"))
+    made.filters["lines"] = lambda text: printable_lines(str(text))
+    return made
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this package, filled in."""
+    return f"{_environment().get_template(template).render(**values).rstrip()}\n"
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "title": group.title,
+        "changes": group.changes,
+        "notes": list(dict.fromkeys(group.notes)),
+        "cards": [_card(group, number) for number in range(len(group.cards))],
+        "families": list(_families(group.outcomes)),
+        "charts": charts([outcome for outcome in group.outcomes if isinstance(outcome, Result)]),
+    }
+
+
+def _card(group: Group, number: int) -> dict[str, Any]:
+    card = group.cards[number]
+    history = ((outcome.name, group.history.get(outcome.name, ())) for outcome in card.outcomes)
+    return {
+        "card": card,
+        "rows": [_row(outcome, _widest(card.outcomes)) for outcome in card.outcomes],
+        "history": [(name, len(levels), spark(levels)) for name, levels in history if len(levels) >= LEAST_HISTORY],
+    }
+
+
+def _families(outcomes: Sequence[Outcome]) -> Iterator[_Family]:
+    """By what matters most, then in the order of measurement."""
+    by_family: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_family.setdefault(family(outcome.name), []).append(outcome)
+
+    for name, found in sorted(by_family.items(), key=lambda item: min(map(weight, item[1]))):
+        widest = _widest(found)
+        yield _Family(
+            name=name,
+            counts=", ".join(f"{count} {verdict}" for verdict, count in _counts(found)),
+            tone=_tone(min(found, key=weight)),
+            rows=tuple(_row(outcome, widest) for outcome in found),
+            scale=format_percent(widest, signed=False) if widest else "",
+        )
+
+
+def _counts(outcomes: Sequence[Outcome]) -> list[tuple[str, int]]:
+    found = sorted(outcomes, key=weight)
+    return [(str(BY_WEIGHT[at]), len(list(same))) for at, same in groupby(found, key=weight)]
+
+
+def _tone(outcome: Outcome) -> Tone:
+    counted = counted_as(outcome)
+    return "good" if counted in _FINE else "bad" if counted in _BAD else "open"
+
+
+def _worse(outcome: Outcome) -> tuple[float, float | None, float | None] | None:
+    """Change and interval with + for the worse, whatever the unit; None where no change is known."""
+    if isinstance(outcome, Failed) or outcome.judgement.numbers.change is None:
+        return None
+
+    numbers, sign = outcome.judgement.numbers, 1 if outcome.judgement.metric.better == "lower" else -1
+    ends = sorted(sign * end for end in (numbers.lo, numbers.hi) if end is not None)
+    low, high = ends if len(ends) == 2 else (None, None)
+    return sign * outcome.judgement.numbers.change, low, high
+
+
+def _widest(outcomes: Sequence[Outcome]) -> float:
+    """The change at the edges of the forest plot of `outcomes`; 0 where nothing is drawn."""
+    found = [(outcome, worse) for outcome in outcomes if (worse := _worse(outcome)) is not None]
+    bands = [outcome.judgement.metric.tolerance for outcome, _ in found if isinstance(outcome, Result)]
+    if not bands:
+        return 0.0
+
+    reach = max(abs(end) for _, worse in found for end in worse if end is not None)
+    return max(1.25 * max(bands), min(1.05 * reach, WIDEST * max(bands)))
+
+
+def _row(outcome: Outcome, widest: float) -> _HtmlRow:
+    judgement = outcome.judgement if isinstance(outcome, Result) else outcome
+    base, now, change, interval = cells(judgement, ("base", "measured", "change", "interval"))
+    counted = counted_as(outcome)
+    advised = isinstance(outcome, Result) and counted == ADVISORY
+    return _HtmlRow(
+        name=outcome.name,
+        verdict=f"{outcome.judgement.verdict}, advisory" if advised and isinstance(outcome, Result) else counted,
+        tone=_tone(outcome),
+        now=now,
+        base=base,
+        change=change,
+        interval=interval,
+        band=format_band(outcome.judgement.metric.tolerance) if isinstance(outcome, Result) else "",
+        forest=_forest(outcome, widest),
+        strip=_strip(outcome),
+        processes=_processes(outcome),
+        step=_step(outcome),
     )
 
 
-def escape(text: str) -> str:
-    """`text` as HTML that shows it as it is; lines stay lines."""
-    return _escape("\n".join(map(printable, text.splitlines())))
+def _step(outcome: Outcome) -> str:
+    """What the change means for the decode step, where that is known and not the metric itself."""
+    share = outcome.judgement.step if isinstance(outcome, Result) else None
+    return "" if share is None or share.step == outcome.name else f"{format_percent(share.change)} of {share.step}"
 
 
-def _section(section: Section) -> Iterator[str]:
-    yield f"<section><h2>{escape(section.title)}</h2>\n<ul>"
-    yield from (f"<li>{escape(note)}</li>" for note in section.notes)
-    yield "</ul>\n"
-    if section.judgements:
-        yield f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr></thead><tbody>\n"
-        yield from map(_row, section.judgements)
-        yield f"</tbody></table>\n<p>{escape(section.summary)}</p>\n"
+def _forest(outcome: Outcome, widest: float) -> Markup:
+    worse = _worse(outcome)
+    if worse is None or isinstance(outcome, Failed):
+        return Markup("")
 
-    if explanations := list(section.explanations()):
-        yield "<details open><summary>What did not pass</summary>\n"
-        yield from (f"<pre>{escape(explanation)}</pre>\n" for explanation in explanations)
-        yield "</details>\n"
-
-    yield "</section>\n"
+    change, low, high = worse
+    interval = (low, high) if low is not None and high is not None else None
+    return forest(interval, change, outcome.judgement.metric.tolerance, widest)
 
 
-def _row(judgement: Judgement) -> str:
-    row = "".join(f"<td>{escape(cell)}</td>" for cell in cells(judgement, COLUMNS))
-    return f'<tr class="{judgement.verdict}">{row}</tr>\n'
+def _strip(outcome: Outcome) -> Markup:
+    if isinstance(outcome, Failed) or not outcome.processes:
+        return Markup("")
+
+    sides = ([each for each in outcome.processes if each.is_base is base] for base in (True, False))
+    return strip([[(each.low, each.value, each.high) for each in side] for side in sides if side])
+
+
+def _processes(outcome: Outcome) -> str:
+    """What the strip shows, in words."""
+    if isinstance(outcome, Failed) or not outcome.processes:
+        return ""
+
+    base = sum(each.is_base for each in outcome.processes)
+    samples = sum(each.samples for each in outcome.processes)
+    count = f"{len(outcome.processes) - base} processes"
+    beside = f" beside {base} of the base" if base else ""
+    return f"{count}{beside}{f', {samples} samples' if samples else ''}"
+
+
+def _profiles(content: Content) -> list[tuple[str, str, Markup, list[tuple[str, str]]]]:
+    """Decode steps as bars on one scale: title, description, picture, and a row for each category."""
+    profiles = content.profiles
+    if not profiles:
+        return []
+
+    return [
+        (
+            f"Decode step: {', '.join(profiles)}",
+            "; ".join(f"{name}: {profile.kernel_ms:.3f} ms of kernels" for name, profile in profiles.items()),
+            Markup(svg(profiles)),  # noqa: S704 - escapes what it is given, see its tests
+            _categories(profiles),
+        )
+    ]
+
+
+def _categories(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
+    used = [category for category in Category if any(profile.of(category).ms for profile in profiles.values())]
+    return [
+        (category.label, " -> ".join(f"{profile.of(category).ms:.3f} ms" for profile in profiles.values()))
+        for category in used
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..gate.decision import Decision
@@ -21,21 +20,12 @@ EVENTS = {Failed: "failed", Skipped: "skipped", Stacks: "stacks", Ended: "end", 
 """How lines of the report that are no verdicts call themselves; others are called as their class."""
 
 
-class JsonLines:
-    """A plugin that writes every outcome of a session to the file `path` as it comes: strict JSON, a line each."""
-
-    def __init__(self, path: Path, session_id: str) -> None:
-        self._path = path
-        self._session_id = session_id
-
-    def pytest_decodegate_outcome(self, outcome: object) -> None:
-        """Append the outcome, so that a crash later loses nothing."""
-        with self._path.open("a") as report:
-            report.write(json_line(outcome, self._session_id) + "\n")
+_STEP = ("step_change", "step_worst")
+"""JUnit properties of what a change means for the decode step, as fractions of it: as it is, and at its worse end."""
 
 
 def json_line(outcome: object, session_id: str) -> str:
-    """One line of --perf-report: strict JSON, no newline."""
+    """One line of results.jsonl: strict JSON, no newline."""
     event: dict[str, Json] = {}
     if not isinstance(outcome, Result):
         event = {"event": EVENTS.get(type(outcome), type(outcome).__name__.lower())}
@@ -68,11 +58,8 @@ def _under(band: RecordedBand | None) -> str:
 def properties(result: Result) -> list[tuple[str, object]]:
     """JUnit properties of the test; names carry the metric, as a test may gate several, and each later try."""
     shown = ("verdict", "measured", "base", "change", "lo", "hi", "judged", "unit", "tolerance", "replicates")
-    fields = as_json(result)
-    again = f".try{result.attempt}" if result.attempt > 1 else ""
     step = result.judgement.step
-    of_step = [] if step is None else [(f"perf.{result.name}{again}.step_change", step.change)]
-    return [
-        *((f"perf.{result.name}{again}.{field}", fields[field]) for field in shown if fields[field] is not None),
-        *of_step,
-    ]
+    fields = {**as_json(result), "step_change": step and step.change, "step_worst": step and step.worst}
+    again = f".try{result.attempt}" if result.attempt > 1 else ""
+    known = [field for field in (*shown, *_STEP) if fields[field] is not None]
+    return [(f"perf.{result.name}{again}.{field}", fields[field]) for field in known]

@@ -20,7 +20,7 @@ KERNELS: Final = 15
 _BAR_WIDTH: Final = 72
 _NAME_WIDTH: Final = 60
 _LETTERS: Final[Mapping[Category, str]] = dict(zip(Category, "ACFMGRDNSYz", strict=True))
-_COLOURS: Final[Mapping[Category, str]] = dict(
+COLOURS: Final[Mapping[Category, str]] = dict(
     zip(
         Category,
         (
@@ -193,7 +193,7 @@ def _svg_bar(name: str, profile: StepProfile, most_ms: float, y: int) -> str:
         width = 800 * found.ms / most_ms
         tip = f"{found.category.label}: {found.ms:.3f} ms, {100 * found.share:.1f} %, {_calls(found.calls)} calls"
         parts.append(
-            f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="36" fill="{_COLOURS[found.category]}">'
+            f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="36" fill="{COLOURS[found.category]}">'
             f"<title>{escape(tip)}</title></rect>\n"
         )
         x += width
@@ -204,7 +204,7 @@ def _svg_bar(name: str, profile: StepProfile, most_ms: float, y: int) -> str:
 
 def _svg_legend(height: int) -> str:
     return "".join(
-        f'<rect x="{20 + 88 * number}" y="{height - 26}" width="10" height="10" fill="{_COLOURS[category]}"/>'
+        f'<rect x="{20 + 88 * number}" y="{height - 26}" width="10" height="10" fill="{COLOURS[category]}"/>'
         f'<text x="{34 + 88 * number}" y="{height - 17}" font-size="9">{escape(category.label)}</text>\n'
         for number, category in enumerate(Category)
     )

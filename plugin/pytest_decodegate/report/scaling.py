@@ -45,7 +45,7 @@ def curves(measured: Iterable[tuple[str, Mapping[str, Json], float]]) -> list[Cu
     found: dict[str, dict[int, ScalingPoint]] = {}
     for name, contract, seconds in measured:
         if (point := _point(contract, seconds)) is not None:
-            found.setdefault(_without_world(name), {})[point.world_size] = point
+            found.setdefault(without_world(name), {})[point.world_size] = point
 
     return [
         Curve(name, tuple(points[size] for size in sorted(points))) for name, points in found.items() if len(points) > 1
@@ -63,7 +63,7 @@ def _point(contract: Mapping[str, Json], seconds: float) -> ScalingPoint | None:
     return ScalingPoint(size, seconds, payload, algbw, algbw * bus_factor(collective, size))
 
 
-def _without_world(name: str) -> str:
+def without_world(name: str) -> str:
     """As "allreduce[m=2]" of "allreduce[m=2,world=8]", and "allreduce" of "allreduce[world=8]"."""
 
     def closed(found: re.Match[str]) -> str:

@@ -91,7 +91,7 @@ def screen(run: Run, about: About) -> Iterator[ScreenLine]:
         yield from _names(shown, count)
 
     bracketed = unjudged(result.judgement for result in run.results)
-    for text in (*bracketed, *skips(run.skipped), *_seen(decision.resolutions)):
+    for text in (*bracketed, *skips(run.skipped), *seen(decision.resolutions)):
         yield from wrapped(text, about.width)
 
     yield from _bands(run.results, about.width)
@@ -105,10 +105,15 @@ def screen(run: Run, about: About) -> Iterator[ScreenLine]:
 
 def last_line(decision: Decision) -> str:
     """The answer: "answer: NO-GO: 104 metrics in 12.3 min"."""
+    return f"answer: {decision.answer}: {in_words(decision)}"
+
+
+def in_words(decision: Decision) -> str:
+    """What the answer rests on: "104 metrics in 12.3 min"."""
     total = sum(decision.counts.values())
     metrics = f"{total} metric{'' if total == 1 else 's'}"
     took = "" if decision.seconds is None else f" in {decision.seconds / 60:.1f} min"
-    return f"answer: {decision.answer}: {metrics}{took}"
+    return f"{metrics}{took}"
 
 
 def counts(run: Run, decision: Decision) -> str:
@@ -215,7 +220,7 @@ def skips(skipped: Collection[Skipped]) -> Iterator[str]:
         yield f"skipped: {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}: {why}"
 
 
-def _seen(resolutions: Iterable[Resolution]) -> Iterator[str]:
+def seen(resolutions: Iterable[Resolution]) -> Iterator[str]:
     """The smallest slowdowns that would have been found, of a middle metric and of the worst."""
     said = []
     for found in resolutions:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..settings.stack import Stack
 
 
@@ -18,8 +20,14 @@ def pytest_decodegate_stacks(config: pytest.Config) -> tuple[Stack, Stack] | Non
     """
 
 
+@pytest.hookspec(firstresult=True)
+def pytest_decodegate_typed(config: pytest.Config) -> Sequence[str] | None:
+    """Give the words that a person typed to start a run that a program starts; None: those that pytest was given."""
+
+
 def pytest_decodegate_outcome(outcome: object) -> None:
-    """Take what the run says, as it comes: a Result, Failed, Skipped, Stacks or Ended of gate.result, or a Launch.
+    """Take what the run says, as it comes: a Result, Failed, Skipped, Stacks or Ended of gate.result, a Launch, or the
+    StepProfile of a decode step.
 
     The last one of a run that came to its end is a Decision of gate.decision: the answer.
     """

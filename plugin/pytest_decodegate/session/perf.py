@@ -11,7 +11,7 @@ import pytest
 from ..cause import Cause, Finding
 from ..errors import BadInput, DecodegateError, ServerError
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
-from ..gate.result import Result
+from ..gate.result import Result, spreads
 from ..gate.text.explain import explain
 from ..gate.verdict import Basis, Judgement, Verdict
 from ..measure.sampling import Plan
@@ -203,7 +203,7 @@ class Perf:
         if found.problems:
             pytest.fail("\n".join([*found.problems, *found.lines]), pytrace=False)
 
-        self._results.note_profile(self._item)
+        self._results.note_profile(self._item, found.profile)
         return found.profile
 
     def _conclude(self, metric: Metric, level: Level, measure: Callable[[Metric], Judged]) -> Result:
@@ -252,7 +252,18 @@ class Perf:
         advisory = marker_advisory(self._item) or judged.judgement.basis.elsewhere
         achieved = rates(judged.replicates)
         path, band = recorded or (None, None)
-        result = Result(self._item.nodeid, judged.judgement, path, values, advisory, achieved, judged.ranks, band=band)
+        result = Result(
+            self._item.nodeid,
+            judged.judgement,
+            path,
+            values,
+            advisory,
+            achieved,
+            judged.ranks,
+            band=band,
+            processes=(*spreads(judged.base, is_base=True), *spreads(judged.replicates)),
+            gpus=judged.gpus,
+        )
         self._results.add(result, self._item, judged.world_size)
         return result
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..gate.result import Result
     from ..measure.source import Progress
     from ..metric import Metric
+    from ..profile.step_profile import StepProfile
 
 
 class Results:
@@ -61,8 +62,9 @@ class Results:
         """Whether every perf test that was selected has had its turn."""
         return len(self._begun) >= self.selected
 
-    def note_profile(self, item: pytest.Item) -> None:
+    def note_profile(self, item: pytest.Item, profile: StepProfile) -> None:
         """A test took a profile that holds what the model must launch: it measured, though no metric."""
+        self._announce(profile)
         self._profiled.add((item.nodeid, self._attempt(item.nodeid)))
 
     def concluded(self, item: pytest.Item) -> bool:

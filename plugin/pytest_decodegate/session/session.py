@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..reference.loaded import ProvenanceReader
     from ..reference.protocol import Reference
     from ..reference.recorder import Recorder
+    from ..report.content import RunFacts
     from ..report.terminal import Summary
     from ..resources.gangs import Gangs
     from .perf import Perf
@@ -155,17 +156,44 @@ class PerfSession:
         from ..report.screen import About
         from ..report.terminal import Summary
 
-        arguments = map(str, self.config.invocation_params.args)
         verbose = self.config.get_verbosity() > 0
-        about = About(("pytest", *arguments), self._reports(), reporter._tw.fullwidth, verbose)
-        # Of a host whose GPUs are broken no class is known, and nothing was measured there.
-        where = self.hardware.fingerprint.machine_class if self.results.run.results else ""
-        return Summary(self.results.run, where, about, self.results.launches.lines())
+        about = About(self._command, self._reports(), reporter._tw.fullwidth, verbose)
+        return Summary(self.results.run, self._machine_class, about, self.results.launches.lines())
+
+    def run_facts(self) -> RunFacts:
+        """What a report of this run says beside its outcomes, as far as it is known."""
+        from ..report.content import RunFacts
+
+        return RunFacts(self._command, self._machine_class, history=self._history())
+
+    @cached_property
+    def _command(self) -> tuple[str, ...]:
+        """The words that started this run."""
+        typed: Sequence[str] | None = self.config.hook.pytest_decodegate_typed(config=self.config)
+        return tuple(typed or ("pytest", *map(str, self.config.invocation_params.args)))
+
+    @property
+    def _machine_class(self) -> str:
+        """Of this host, once something was measured: of one whose GPUs are broken no class is known."""
+        return self.hardware.fingerprint.machine_class if self.results.run.results else ""
+
+    def _history(self) -> dict[str, list[float]]:
+        """The stored levels of what did not pass, and the one of this run behind them."""
+        if self.settings.base is not None:
+            return {}
+
+        open_ones = [result.judgement for result in self.results.run.results if not result.passes]
+        return {
+            judgement.name: [*self.recorder.levels(judgement.metric), judgement.numbers.measured]
+            for judgement in open_ones
+            if judgement.numbers.measured is not None
+        }
 
     def _reports(self) -> tuple[str, ...]:
         """Files that this run has written."""
         recorded = dict.fromkeys(result.recorded for result in self.results.run.results if result.recorded)
-        files = [*(("recorded", path) for path in recorded), ("report", self.settings.report)]
+        report = self.settings.report / "report.html" if self.settings.report else None
+        files = [*(("recorded", path) for path in recorded), ("report", report)]
         return tuple(f"{what}: {bestrelpath(Path.cwd(), path)}" for what, path in files if path)
 
     def look_at_host(self) -> None:

@@ -142,7 +142,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="Measure although these checks of the host FAIL, as decodegate doctor names them: 'gpu-processes,room', "
         "or 'all'; each is said in the header",
     )
-    group.addoption("--perf-report", metavar="FILE", help="Append each verdict to FILE as a JSON line, as it comes")
+    group.addoption(
+        "--perf-report",
+        metavar="DIR",
+        help="Keep report.html, report.md, results.jsonl and more in DIR, true after each metric",
+    )
     parser.addini("perf_budget", "As --perf-budget, which is over it")
     parser.addini(
         "perf_not_material",

@@ -87,7 +87,7 @@ def read_settings(config: pytest.Config) -> Settings:
         start_seconds=values.seconds(config, "--perf-start-timeout", default=300),
         deadline_seconds=values.seconds(config, "--perf-deadline", default=600),
         nodes=values.nodes(config),
-        report=values.writable(config.getoption("--perf-report")),
+        report=values.report_folder(config.getoption("--perf-report")),
         pins=values.pins(config.getoption("--perf-pin")),
         stack=stack,
         base=base,

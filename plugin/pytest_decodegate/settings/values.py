@@ -206,13 +206,20 @@ def existing_file(text: str | None) -> Path | None:
     return path
 
 
-def writable(text: str | None) -> Path | None:
-    """The file of --perf-report."""
+def report_folder(text: str | None) -> Path | None:
+    """The folder of --perf-report, which need not exist yet."""
     if text is None:
         return None
 
-    check_writable(Path(text), "--perf-report")
-    return Path(text).absolute()
+    folder = Path(text).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise BadInput(
+            f"--perf-report: cannot write to {text!r}, because {str(there)!r} is no folder that can be written; "
+            "give a folder, which is made if need be"
+        )
+
+    return folder
 
 
 def check_writable(path: Path, option: str) -> None:
