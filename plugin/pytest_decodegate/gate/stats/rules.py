@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from ...metric import Better
 from .looks import LOOK_LEVELS
-from .noise import ClassNoise, Noise, Sessions, Spread, class_noise, mean
+from .noise import NO_VARIANCE, ClassNoise, Noise, Sessions, Spread, class_noise, mean
 from .recorded import NoiseClass
 from .student import standard_error, t_quantile, t_upper_tail
 
@@ -23,7 +23,7 @@ Outcome = Literal["PASS", "IMPROVED", "REGRESSED", "INCONCLUSIVE"]
 MOST_REPLICATES = 30
 MOST_SESSIONS = 10
 
-RARELY = 0.0003
+RARELY = 0.0005
 """How seldom an unchanged metric may fail to pass by chance, so that a hundred of them pass together."""
 
 
@@ -63,6 +63,8 @@ class Comparison:
     change: mean of the new session means minus the mean of the stored ones.
     new_counts, base_counts: processes of each session. looks: planned, a key of LOOK_LEVELS.
     error, df: standard error of the change, and its degrees of freedom (Satterthwaite).
+    tails: these, and those of a part of the noise of which less is known: what is added to that must not make the whole
+    look surer.
     lo: what the change is above, but for the level of calling it worse. hi: what it is below, but for that of staying.
     """
 
@@ -73,22 +75,31 @@ class Comparison:
     looks: int
     error: float = field(init=False)
     df: float = field(init=False)
+    tails: tuple[tuple[float, float], ...] = field(init=False, repr=False)
     lo: float = field(init=False)
     hi: float = field(init=False)
 
     def __post_init__(self) -> None:
         levels = LOOK_LEVELS[self.looks]
-        error, df = self._error()
+        terms = self._terms()
+        error, df = standard_error(terms)
         object.__setattr__(self, "error", error)
         object.__setattr__(self, "df", df)
-        object.__setattr__(self, "lo", self.change - _reach(levels.worse, error, df))
-        object.__setattr__(self, "hi", self.change + _reach(levels.stay, error, df))
+        known = [(math.sqrt(variance), own) for variance, own in terms if own < df and variance > NO_VARIANCE]
+        object.__setattr__(self, "tails", ((error, df), *known))
+        object.__setattr__(self, "lo", self.change - self.reach(levels.worse))
+        object.__setattr__(self, "hi", self.change + self.reach(levels.stay))
 
-    def _error(self) -> tuple[float, float]:
+    def _terms(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Variance of the change and its degrees of freedom: what sessions add, and what processes do."""
         new, base = self.new_counts, self.base_counts
         session = self.noise.session.value * (1 / len(new) + 1 / len(base))
         process = self.noise.process.value * (_inverse(new) + _inverse(base))
-        return standard_error([(session, self.noise.session.df), (process, self.noise.process.df)])
+        return (session, self.noise.session.df), (process, self.noise.process.df)
+
+    def reach(self, level: float) -> float:
+        """How far chance moves the change to one side, but for a share `level` of all runs."""
+        return max([t_quantile(1 - level, df) * error for error, df in self.tails if error], default=0.0)
 
     @property
     def confidence(self) -> float:
@@ -105,11 +116,8 @@ class Comparison:
             return 0.0 if self.change > 0 else 1.0
 
         lowered = LOOK_LEVELS[1].worse / LOOK_LEVELS[self.looks].worse
-        return min(1.0, t_upper_tail(self.change / self.error, self.df) * lowered)
-
-
-def _reach(level: float, error: float, df: float) -> float:
-    return t_quantile(1 - level, df) * error if error else 0.0
+        beyond = max([t_upper_tail(abs(self.change) / error, df) for error, df in self.tails])
+        return min(1.0, lowered * (beyond if self.change > 0 else 1 - beyond))
 
 
 def _inverse(counts: tuple[int, ...]) -> float:
@@ -173,7 +181,7 @@ def narrowest_band(foreseen: Comparison) -> float:
 
     `hi` has to stay inside of it, and moves with a change that chance alone makes: further only RARELY.
     """
-    return math.expm1(foreseen.hi + _reach(RARELY, foreseen.error, foreseen.df))
+    return math.expm1(foreseen.hi + foreseen.reach(RARELY))
 
 
 def decide(comparison: Interval, tolerance: float) -> Outcome:
