@@ -12,9 +12,9 @@ BANDS = {
     "custom_graph": 0.04,
     "symm_mem_graph": 0.05,
 }
-"""What each can keep with five gangs against one recorded session, as `decodegate baselines` says: 3.6 to 4.4 % of
-PyNccl and custom, whose gangs scatter by 0.1 to 1 %; 4.2 % of torch's path. One of three recordings of symmetric memory
-scattered by 2 %, and would need 7.6 %."""
+"""What each can keep, as `decodegate baselines` says: PyNccl and custom, whose gangs scatter by 0.1 to 1 %, 4.5 % with
+five gangs against one recorded session and 3.5 % against two; torch's path 4.8 %. One of three recordings of symmetric
+memory scattered by 2 %, and would need 7.8 %."""
 
 EAGER_BAND = 0.30
 """One by one the host's launches are timed: 13 to 32 % of drift within a gang, before ranks started together."""
