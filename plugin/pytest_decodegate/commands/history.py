@@ -6,13 +6,16 @@ import argparse
 import difflib
 import json
 import math
+import shlex
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from ..gate.text.quantity import format_percent, format_value
+from ..metric import literal_brackets
 
 if TYPE_CHECKING:
     from ..baseline.history import Series, SeriesPoint
@@ -26,10 +29,11 @@ HEADER = ("", "#", "recorded", "file", "session", "value", "spread", "change")
 def add(commands: Any) -> None:
     """Register the command with the subparsers `commands`."""
     parser = commands.add_parser("history", help="show a metric over its stored sessions, and where its level changed")
-    parser.add_argument("metric", metavar="METRIC", help="name of a metric, for example 'tpot[c=1]'")
+    parser.add_argument("metric", metavar="METRIC", help="name of a metric, or a pattern: 'tpot[c=1]', 'tpot*'")
     parser.add_argument("--machine", metavar="CLASS", help="machine class (default: all that are stored)")
     parser.add_argument("--baselines", type=Path, default=Path("baselines"), help="folder of stored baselines")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="table and plot, or strict JSON")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write all of it as an HTML page there")
     parser.set_defaults(run=_run)
 
 
@@ -37,7 +41,9 @@ def _run(options: argparse.Namespace) -> int:
     from ..baseline.store import Store
 
     found = _find(Store(options.baselines), options.machine, options.metric)
-    if options.format == "json":
+    if options.output is not None:
+        _write(options, found)
+    elif options.format == "json":
         document = {"metric": options.metric, "series": [_as_json(series) for series in found]}
         print(json.dumps(document, indent=1, allow_nan=False))
     else:
@@ -51,10 +57,12 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
 
     known: list[str] = []
     found: list[Series] = []
+    pattern = literal_brackets(metric)
     for machine_class in [machine] if machine is not None else store.classes():
         baselines = store.load_all(machine_class)
-        known.extend(name for baseline in baselines for name in baseline.metrics)
-        found.extend(series(baselines, metric))
+        names = dict.fromkeys(name for baseline in baselines for name in baseline.metrics)
+        known.extend(names)
+        found.extend(each for name in names if fnmatchcase(name, pattern) for each in series(baselines, name))
 
     if not found:
         near = difflib.get_close_matches(metric, set(known), n=3, cutoff=0.4) or sorted(set(known))[:3]
@@ -62,6 +70,23 @@ def _find(store: Store, machine: str | None, metric: str) -> list[Series]:
         raise BadInput(f"{where}: no stored session of metric {metric!r}; known: {', '.join(near) or 'none'}")
 
     return found
+
+
+def _write(options: argparse.Namespace, found: Sequence[Series]) -> None:
+    """The page; raises BadInput where it is wanted in a form that no suffix names, or cannot be written."""
+    if options.output.suffix.lower() not in (".html", ".htm"):
+        raise BadInput(f"-o {options.output}: the history is written as a page; name a file that ends in .html")
+
+    from ..redaction import redact_arguments
+    from ..report.documents import write_atomically
+    from ..report.history import page
+
+    try:
+        write_atomically(options.output, page(found, options.metric, shlex.join(redact_arguments(options.typed))))
+    except OSError as error:
+        raise BadInput(f"{options.output}: cannot be written: {error.strerror}; name another file with -o") from error
+
+    print(f"{len(found)} series written to {options.output}")
 
 
 def _lines(series: Series) -> Iterator[str]:
@@ -142,6 +167,7 @@ def _as_json(series: Series) -> Mapping[str, Json]:
     points = change_points(levels)
     last = newest(levels, max([series.accepted, *points]))
     return {
+        "metric": metric.name,
         "machine_class": series.machine_class,
         "unit": metric.unit,
         "better": metric.better,

@@ -202,7 +202,8 @@ def _change(difference: Difference, standing: str) -> StackChange:
 
 
 def _cards(grounds: Sequence[Ground], outcomes: Sequence[Outcome]) -> Iterator[Card]:
-    by_name = {outcome.name: outcome for outcome in outcomes}
+    # Of several tries of a metric the one that does not pass is meant, whatever came after it.
+    by_name = {outcome.name: outcome for outcome in sorted(outcomes, key=weight, reverse=True)}
     for ground in grounds:
         found = tuple(by_name[name] for name in ground.names if name in by_name)
         if found:
