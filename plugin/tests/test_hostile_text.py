@@ -149,6 +149,20 @@ def test_baselines_listed_and_told_over_time(tmp_path: Path, capsys: pytest.Capt
         said = capsys.readouterr()
         assert_harmless(said.out + said.err)
 
+    page = tmp_path / "h.html"
+    assert main(["history", "*", "--baselines", str(tmp_path), "-o", str(page)]) == 0
+    assert_harmless(page.read_text())
+    assert "<img" not in page.read_text()
+
+
+def test_a_comparison_written_as_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(baseline_file(tmp_path / f"{number}.json", factor)) for number, factor in enumerate((1.0, 1.2))]
+    assert main(["compare", *files, "--report", str(tmp_path / "r")]) == 2
+    for path in (tmp_path / "r").iterdir():
+        text = path.read_text()
+        assert "owned" in text
+        assert_harmless(text.replace("\u200b", "") if path.suffix == ".md" else text)
+
 
 def test_a_baseline_that_is_refused_is_quoted_harmlessly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = baseline_file(tmp_path / "good.json", 1.0)
@@ -279,7 +293,10 @@ def test_what_a_server_says_reaches_the_table_junit_and_the_report(
     result = pytester.runpytest_inprocess("-m", "perf", f"--perf-server={scripted.url}", *files)
 
     assert result.parseoutcomes() == {"failed": 1}
-    assert_harmless(result.stdout.str() + written_by(pytester, ["r/results.jsonl", "r.xml"]))
+    others = ["r/results.jsonl", "r/results.csv", "r/summary.json", "r/metrics.prom", "r/report.html", "r.xml"]
+    assert_harmless(result.stdout.str() + written_by(pytester, others))
+    assert_harmless(written_by(pytester, ["r/report.md"]).replace("\u200b", ""))
+    assert "<img" not in written_by(pytester, ["r/report.html"])
     assert "owned" in result.stdout.str()
 
 

@@ -108,6 +108,7 @@ def test_one_slower_metric_is_no_go_and_named_alone(run: Any, pytester: pytest.P
     assert outcomes[-1]["event"] == "answer"
     assert outcomes[-1]["answer"] == "NO-GO"
     assert [ground["names"] for ground in outcomes[-1]["grounds"]] == [["kernel[m=3]"]]
+    assert "kernel[m=3] over 4 sessions" in (pytester.path / "report/report.html").read_text(), "with this run's level"
     (slower,) = [line for line in outcomes if line.get("verdict") == "REGRESSED"]
     assert slower["confirmation"]["replicates"] == 5
 

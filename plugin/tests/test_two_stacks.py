@@ -66,12 +66,16 @@ def test_pytest_itself_takes_the_stacks_and_says_what_came_of_them(
 ) -> None:
     """The whole seam, without a rank: stacks into the settings, a skip and the end of the run out, and the report."""
     pytester.makepyfile(test_x=TEST)
-    found = measured(Stack(), CANDIDATE, None, ["--perf-report=report", "-p", "no:cacheprovider", "."])
+    typed = ["decodegate", "upgrade", "--candidate", "env:A=1"]
+    found = measured(Stack(), CANDIDATE, None, ["--perf-report=report", "-p", "no:cacheprovider", "."], typed)
     assert [(skip.nodeid, skip.reason) for skip in found.skipped] == [("test_x.py::test_stack", "seen")]
     assert found.stacks is not None
     assert (found.stacks.base, found.stacks.candidate) == ("this", "env:A=1,2,env:B=x y")
     lines = [json.loads(line) for line in Path("report/results.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["begun", "skipped", "stacks", "end", "answer"]
+    page = Path("report/report.html").read_text()
+    assert "decodegate upgrade --candidate env:A=1<" in page, "what a person typed, not what pytest was given"
+    assert "<dt>candidate</dt><dd>env:A=1,2,env:B=x y</dd>" in page
 
 
 def test_the_options_that_name_stacks_are_the_commands(
