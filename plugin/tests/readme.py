@@ -1,4 +1,4 @@
-"""README's console blocks, run as a new user would: `python plugin/tests/readme.py`, with a Python that has nothing.
+"""The console blocks of README and docs/, run as a new user would: `python plugin/tests/readme.py`, with a bare Python.
 
 Each command runs as it is printed, in a fresh copy of this tree and an environment that holds torch, as the environment
 of a host does, and what `pip install -e .` brings: no extras, no test tools. What a block leaves out is said with the
@@ -24,13 +24,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+"""What is read for commands, README first."""
 
 NOT_RUN = (
     (re.compile(r"\.\.\."), "the reader puts a version there"),
     (re.compile(r"\b(ssh|srun|--perf-nnodes)\b"), "it needs other hosts"),
     (re.compile(r"\btox\b"), "CI runs these environments of tox themselves (.ci/run)"),
+    (
+        re.compile(r"/venvs/|/models/|https?://|\b(OLD|NEW|FILE|before|result)(\.json)?\b"),
+        "paths, servers and files are the reader's own",
+    ),
+    (re.compile(r"\b(upgrade|selftest)\b|--launch\b"), "it needs a GPU, or takes minutes"),
+    (re.compile(r"--perf-record=all|--perf-budget|--perf-only"), "the stand-in of one metric would not do for it"),
 )
-"""The rule: a command is run unless it matches one of these, and then for that reason."""
+"""The rule: a command is run unless it matches one of these, and then for that reason. It is parsed all the same."""
+
+STATUSES = {"decodegate doctor": (0, 1), "decodegate compare": (0, 1, 2)}
+"""Exit statuses of commands that have something to say of the host or the files; all others must exit with 0."""
 
 STAND_IN = "-k 'expert_mlp_cpu and not 8 and not 64' --perf-replicates=3 --perf-report=report"
 """PYTEST_ADDOPTS of each command: one metric that a CPU can measure. The commands stay as they are printed."""
@@ -67,7 +78,7 @@ SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block: the line of README on which it opens (from 1), its language, and its lines."""
+    """One fenced block: the line of its page on which it opens (from 1), its language, and its lines."""
 
     line: int
     language: str
@@ -108,7 +119,7 @@ def why_not_run(command: str) -> str | None:
 
 
 class Failed(Exception):
-    """A command did not do what README says."""
+    """A command did not do what its page says."""
 
 
 class Environment:
@@ -187,17 +198,23 @@ def copy_of_the_tree(folder: Path) -> Path:
     return folder
 
 
-def run_readme(environment: Environment) -> None:
-    """Run what README prints, and say what is not run and why."""
-    for block in console(README.read_text(encoding="utf-8")):
-        print(f"\nREADME.md, line {block.line}")
-        for command in block.commands:
-            if reason := why_not_run(command):
-                print(f"not run: $ {command}\n  {reason}")
-            elif re.match(r"pytest\b.*-m perf", command):
-                environment.measure(command)
-            else:
-                environment.run(command)
+def statuses(command: str) -> Sequence[int]:
+    """Exit statuses with which a command did what it is for."""
+    return next((known for start, known in STATUSES.items() if command.startswith(start)), (0,))
+
+
+def run_pages(environment: Environment) -> None:
+    """Run what README and docs/ print, and say what is not run and why."""
+    for page in PAGES:
+        for block in console(page.read_text(encoding="utf-8")):
+            print(f"\n{page.relative_to(ROOT)}, line {block.line}")
+            for command in block.commands:
+                if reason := why_not_run(command):
+                    print(f"not run: $ {command}\n  {reason}")
+                elif re.match(r"pytest\b.*-m perf", command):
+                    environment.measure(command)
+                else:
+                    environment.run(command, statuses(command))
 
 
 def run_versions(environment: Environment, tree: Path) -> None:
@@ -249,7 +266,7 @@ def main() -> int:
             print("\nthe environment of a host")
             host.run(f"python -m pip install -q {torch}")
             before = host.packages()  # a fresh environment may bring setuptools
-            run_readme(host)
+            run_pages(host)
             if found := test_tools & (host.packages() - before):
                 raise Failed(f"{sorted(found)} came with `pip install -e .`: this run proves nothing without them")
             run_versions(host, tree)

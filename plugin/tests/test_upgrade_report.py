@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from judged import changed, result
+from recorded_upgrades import RECORDED, of_schema_1
 
 from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.errors import RankRaised
 from pytest_decodegate.gate.decision import Answer, decide_all
 from pytest_decodegate.gate.pairs import Contrast
-from pytest_decodegate.gate.result import Ended, Failed, Result, Skipped, Stacks
+from pytest_decodegate.gate.result import Ended, Failed, Skipped, Stacks
 from pytest_decodegate.gate.run import Run
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.metric import Metric
@@ -140,33 +140,6 @@ def test_a_test_without_a_metric_is_named_by_itself() -> None:
     found = run(Failed("t.py::test_moe", Finding("NameError: x", Cause.EXCEPTION)), END)
     assert found.decision.answer is Answer.NOT_PROVEN
     assert str(found.decision.grounds[0]) == "t.py::test_moe: ERROR: NameError: x"
-
-
-def recorded(note: str) -> Finding:
-    """A note of schema 1, which held the text alone; those of these runs all name kernels."""
-    name, _, _ = note.removeprefix("a kernel appeared: ").removeprefix("a kernel is gone: ").rpartition(", ")
-    return Finding(note, Cause.KERNEL_SWAP, name)
-
-
-def of_schema_1(row: dict[str, Any]) -> Result:
-    """A metric as it was written before findings had causes; none of these runs had an error."""
-    assert not row["reasons"]
-    numbers = ("base", "measured", "change", "lo", "hi", "confidence", "p_worse")
-    known: dict[str, Any] = {name: row.get(name) for name in numbers}
-    return result(
-        row["name"],
-        row["verdict"],
-        kind=row["kind"],
-        level=row["level"],
-        tolerance=row["tolerance"],
-        pairs=row["pairs"],
-        notes=tuple(map(recorded, row["notes"])),
-        advisory=row["advisory"],
-        **known,
-    )
-
-
-RECORDED = Path(__file__).parent / "data" / "upgrades"
 
 
 @pytest.mark.parametrize(
