@@ -10,11 +10,11 @@ from statistics import NormalDist
 NEARLY_NORMAL_DF = 200.0
 """From here on four terms of the series around the normal distribution are exact to ten digits."""
 
-SMOOTH_DF = 8.0
+SMOOTH_DF = 3.0
 """From here on the quantile is so smooth in 1/df that a polynomial replaces it: a report asks for thousands."""
 
 _NORMAL = NormalDist()
-_NODES = 14
+_NODES = 28
 _SETTLED = 1e-4  # Halley's next step would be about the cube of this
 _MOST_STEPS = 100
 
