@@ -13,8 +13,8 @@ BANDS = {
     "symm_mem_graph": 0.05,
 }
 """What each can keep, as `decodegate baselines` says: PyNccl and custom, whose gangs scatter by 0.1 to 1 %, 4.5 % with
-five gangs against one recorded session, torch's path 4.8 %; a second session narrows that. One of three recordings of symmetric
-memory scattered by 2 %, and would need 7.8 %."""
+five gangs against one recorded session, torch's path 4.8 %; a second session narrows that. One of three recordings of
+symmetric memory scattered by 2 %, and would need 7.8 %."""
 
 EAGER_BAND = 0.30
 """One by one the host's launches are timed: 13 to 32 % of drift within a gang, before ranks started together."""
