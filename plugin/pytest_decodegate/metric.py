@@ -32,6 +32,10 @@ FOLLOWS_STACK = ("kernels", "backend", "nccl_algorithm", "nccl_protocol", "nccl_
 """Fields of a contract that say what really ran. An upgrade may change them on purpose: then they are named and the
 time decides. With nothing changed, a different kernel is another measurement."""
 
+BESIDE_TPOT = ("ttft", "itl_p50", "itl_p99", "output_rate")
+"""What stands for "tpot" in the names of metrics that come from the same windows: see measure.beside_tpot."""
+
+_TPOT = "tpot"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.=,/\[\]-]*")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
@@ -39,6 +43,11 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 def literal_brackets(pattern: str) -> str:
     """A shell pattern of metric names as fnmatch wants it: a bracket in a name is itself, not a set of characters."""
     return pattern.replace("[", "[[]")
+
+
+def beside_tpot(tpot: str, stem: str) -> str:
+    """The name of `stem`, one of BESIDE_TPOT, in the windows of the metric `tpot`: "tpot[c=8]" -> "ttft[c=8]"."""
+    return tpot.replace(_TPOT, stem, 1) if _TPOT in tpot else f"{stem}_of_{tpot}"
 
 
 def middle(ordered: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from scripted import TOKENS, ScriptedServer, answer, event, streaming
 
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.client.floor import Floor
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.measure import window_source as source_module
@@ -45,7 +45,9 @@ WATCHED = ("what the watch has to say",)
 
 def source(scripted: ScriptedServer, **options: Any) -> WindowSource:
     def watch() -> AbstractContextManager[Any]:
-        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=WATCHED)))
+        return nullcontext(
+            SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=WATCHED, grown=()))
+        )
 
     progress: Any = SimpleNamespace(tick=lambda text: None)
     return WindowSource("tpot", attach(scripted.url), LOAD, watch=watch, progress=progress, **options)
@@ -219,14 +221,14 @@ def test_restarts_make_servers_the_replicates(
         def test_tpot(perf, server):
             perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
     """)
-    run = ("-m", "perf", "--perf-server-restarts=3")
+    run = ("-v", "-m", "perf", "--perf-server-restarts=3")
     servers = pytester.runpytest_inprocess(*run, "--perf-record")
     servers.assert_outcomes(passed=1)
     servers.stdout.fnmatch_lines(["tpot *NO_BASELINE, recorded *3 x server"])
     assert len(started) == 3
     (path,) = (pytester.path / "baselines").glob("*/*.json")
-    (session,) = json.loads(path.read_text())["benchmarks"][0]["extra_info"]["sessions"]
-    assert (session["level"], len(session["replicates"]), session["telemetry"]["server_starts"]) == ("server", 3, 3)
+    (session,) = load(path).metrics["tpot"].sessions
+    assert (session.level, len(session.replicates), session.telemetry["server_starts"]) == ("server", 3, 3)
 
-    windows = pytester.runpytest_inprocess("-m", "perf", "--perf-replicates=2")
+    windows = pytester.runpytest_inprocess("-v", "-m", "perf", "--perf-replicates=2")
     windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now", "tpot *2 x window"])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..gate.bands import RecordedBand
     from ..gate.verdict import Judgement
     from ..machine.provenance import Provenance
+    from ..measure.beside_tpot import WindowQuantity
     from ..measure.sampling import Plan
     from ..measure.source import Source
     from ..measure.window import Load
@@ -32,11 +33,15 @@ class GangWork:
 
 @dataclass(frozen=True, slots=True)
 class ServerWork:
-    """A metric of a server under a load, a closed loop."""
+    """A metric of a server under a load, a closed loop.
+
+    beside: metrics of a TPOT's windows that are gated too, each with what it is of.
+    """
 
     metric: Metric
     server: Server
     load: Load
+    beside: Sequence[tuple[Metric, WindowQuantity]] = ()
 
 
 class RecordedIn(NamedTuple):
@@ -57,7 +62,7 @@ class Judged:
     replicates: of the stack under test. base: of the base of two stacks. gpus: as the watch saw them.
     ranks: where each works and how long it needs by itself, as
     gate.evidence.stragglers.table; () where that is not known. world_size: of the gangs, 0 for servers.
-    record: stores what was asked to be stored; None if nothing was to be stored.
+    record: stores what was asked to be stored; None if nothing was to be stored. beside: of the same windows.
     """
 
     judgement: Judgement
@@ -67,6 +72,7 @@ class Judged:
     record: Callable[[], RecordedIn | None] = _nothing
     base: Sequence[Replicate] = ()
     gpus: Sequence[Json] = ()
+    beside: Sequence[Judged] = ()
 
 
 class Reference(Protocol):
@@ -76,7 +82,7 @@ class Reference(Protocol):
         """Measure on gangs of ranks."""
 
     def measure_tpot(self, work: ServerWork) -> Judged:
-        """Measure the time per output token of a server, unless its answers are wrong."""
+        """Measure the time per output token of a server, and what is beside it, unless its answers are wrong."""
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """Sweep a server over 1, 2, 4 ... `most` streams and measure the throughput of its plateau."""

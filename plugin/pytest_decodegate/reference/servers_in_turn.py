@@ -27,6 +27,7 @@ from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
     from ..measure.answers import AnswerSource
+    from ..measure.beside_tpot import WindowQuantity
     from ..measure.source import Source
     from ..metric import Metric
     from ..serving.server import Server
@@ -86,6 +87,7 @@ class ServersInTurn:
         self._without: dict[SideName, NoLogprobs] = {}
         self._running: Server | None = None
         self._starts: dict[SideName, list[Start]] = {"base": [], "candidate": []}
+        self._looks = 1
 
     def judgement(self, candidate: Server) -> Judgement:
         """Pairs until the verdict is settled, the cap is reached or the budget is spent; `candidate` runs already.
@@ -109,15 +111,23 @@ class ServersInTurn:
         """The candidate's so far."""
         return self._taken["candidate"].replicates
 
+    def beside(self, metric: Metric, quantity: WindowQuantity) -> Judged:
+        """Another quantity of the windows that were measured; no pair is added for it."""
+        base, candidate = (quantity.taken(self._taken[side]) for side in ("base", "candidate"))
+        sides = side_of(base, metric), side_of(candidate, metric)
+        judgement = judge_pairs(*sides, self._contrast, self._looks)
+        return Judged(judgement, candidate.replicates, base=base.replicates)
+
     def _settle(self) -> Judgement:
         clock = self._servers.clock
         started = clock()
         looks = self._first_pairs()
+        self._looks = len(looks)
         for look in looks:
             while (taken := len(self.replicates)) < look and self._sound:
                 self._pair(taken)
 
-            judgement = self._judged(len(looks))
+            judgement = self._judged(self._looks)
             if not is_open(judgement, self._budget.metrics):
                 break
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..gate.evidence.starts import Start, start_notes, start_of
 from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
+from ..measure.beside_tpot import KeptWindows, SameWindows
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
 from .recorder import LOOKS
@@ -73,7 +74,13 @@ class StoredReference:
         restart = self.servers.fresh if self.settings.server_restarts else None
         wrong = self.canary.problem(work.server)
         source = self.sources.windows(work.metric.name, work.server, work.load, restart=restart, wrong=wrong)
-        return self._judged(work.metric, source, lambda: self.provenances.of(work.server))
+        windows = KeptWindows(source)
+        judged = self._judged(work.metric, windows, lambda: self.provenances.of(work.server))
+        beside = (
+            self._judged(metric, SameWindows(windows, quantity), lambda: self.provenances.of(work.server))
+            for metric, quantity in work.beside
+        )
+        return replace(judged, beside=tuple(beside))
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """See Reference."""

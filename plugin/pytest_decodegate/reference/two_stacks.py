@@ -87,8 +87,9 @@ class TwoStacks:
         with self._telling_the_base(work.metric):
             judgement = in_turn.judgement(work.server)
 
-        self._measured.append(Measured(work.metric.name, 0))
-        return self._noted(in_turn.judged(judgement))
+        beside = tuple(self._noted(in_turn.beside(metric, quantity)) for metric, quantity in work.beside)
+        self._measured += [Measured(metric.name, 0) for metric in (work.metric, *(metric for metric, _ in work.beside))]
+        return self._noted(replace(in_turn.judged(judgement), beside=beside))
 
     def _in_turn(self, work: ServerWork) -> Servers:
         def window(server: Server) -> WindowSource:

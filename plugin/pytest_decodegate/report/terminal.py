@@ -15,6 +15,7 @@ from .ranks import rank_tables
 from .rates import client
 from .scaling import curves, scaling_table
 from .screen import COLOURS, About, counts, last_line, screen, wrapped
+from .serving import serving_table
 from .table import Column, cells, table
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _beside(summary: Summary) -> Iterator[str]:
     judgements = [result.judgement for result in results if result.judgement.verdict not in _UNFIT]
     levels = ((judgement.metric, judgement.numbers.measured) for judgement in judgements)
     yield from scaling_table(curves((metric.name, metric.contract, level) for metric, level in levels if level))
+    yield from serving_table(results)
     yield from client(result.rates for result in results)
     yield from summary.launches
 

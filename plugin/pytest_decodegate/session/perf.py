@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.result import Result, spreads
 from ..gate.text.explain import explain
 from ..gate.verdict import Basis, Judgement, Verdict
+from ..measure.beside_tpot import QUANTITIES
 from ..measure.sampling import Plan
 from ..metric import Level, Metric
 from ..reference.protocol import GangWork, Judged, ServerWork
@@ -104,13 +105,19 @@ class Perf:
 
         Where the baseline holds answers, those of `server` are judged first; it is not timed if they are wrong. With
         --perf-server-restarts the suite's server is started again and again: `server` is then another one afterwards.
+        What else the windows give (TTFT, times between tokens, tokens per second) is gated, too, where perf_tolerance
+        has a line that begins with its name, such as "ttft[c=8] = 5%".
         """
         __tracebackhide__ = True
+        bands = (
+            (quantity, self._settings.own_band(quantity.name(metric.name), quantity.stem)) for quantity in QUANTITIES
+        )
+        beside = [(quantity.metric(metric, band), quantity) for quantity, band in bands if band is not None]
 
         def judged(metric: Metric) -> Judged:
-            return self._reference.measure_tpot(ServerWork(metric, server, load))
+            return self._reference.measure_tpot(ServerWork(metric, server, load, beside))
 
-        return self._conclude(metric, "window", judged)
+        return self._conclude(metric, "window", judged, [metric for metric, _ in beside])
 
     def measure_plateau(self, metric: Metric, server: Server, load: Load, *, most: int) -> Result:
         """Sweep the concurrency of `server` over 1, 2, 4 ... `most` streams, and gate the throughput of its plateau.
@@ -206,23 +213,30 @@ class Perf:
         self._results.note_profile(self._item, found.profile)
         return found.profile
 
-    def _conclude(self, metric: Metric, level: Level, measure: Callable[[Metric], Judged]) -> Result:
-        """Measure under the band that holds here, report what came out, and fail the test unless it passes."""
+    def _conclude(
+        self, metric: Metric, level: Level, measure: Callable[[Metric], Judged], beside: Sequence[Metric] = ()
+    ) -> Result:
+        """Measure under the band that holds here, report what came out, and fail the test unless it passes.
+
+        beside: metrics that `measure` judges beside this one; where it came to nothing they are reported with it.
+        """
         __tracebackhide__ = True
         metric = self._with_band(metric)
         if unusable := self._unusable(level):  # each try would cost its deadline
             judged = _invalid(metric, level, unusable)
         else:
             self._refuse_undeclared(metric)
-            self._results.claim(metric.name, self._item.nodeid)
+            for each in (metric, *beside):
+                self._results.claim(each.name, self._item.nodeid)
             with self._results.naming_failures(metric, self._item.nodeid):
                 judged = self._measured(metric, level, measure)
 
-        result = self._result(judged)
-        if not result.passes:
-            pytest.fail(explain(judged.judgement), pytrace=False)
+        others = judged.beside or [_invalid(each, level, judged.judgement.reasons) for each in beside]
+        results = [(each, self._result(each)) for each in (judged, *others)]
+        if failed := [explain(each.judgement) for each, result in results if not result.passes]:
+            pytest.fail("\n\n".join(failed), pytrace=False)
 
-        return result
+        return results[0][1]
 
     def _unusable(self, level: Level) -> tuple[Finding, ...]:
         """Why GPUs, or the server that `level` is of, are not to be asked again in this session."""

@@ -155,7 +155,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("perf_baselines", "Folder of stored baselines, relative to the rootdir (default: baselines)")
     parser.addini(
         "perf_tolerance",
-        "Tolerance bands by metric name, one 'pattern = 3%' a line; the last match wins over test and marker",
+        "Tolerance bands by metric name, one 'pattern = 3%' a line; the last match wins over test and marker; one that "
+        "begins with ttft, itl_p50, itl_p99 or output_rate gates that beside TPOT: 'ttft[c=8] = 5%'",
         type="linelist",
         default=[],
     )

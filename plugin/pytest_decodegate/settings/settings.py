@@ -60,6 +60,14 @@ class Settings:
         matching = [band for pattern, band in self.tolerances if matches(pattern, metric)]
         return matching[-1] if matching else own
 
+    def own_band(self, metric: str, stem: str) -> float | None:
+        """The band of the last line of perf_tolerance that matches `metric` and begins with `stem`; None without one.
+
+        "* = 5%" is a band for what is gated anyway, and gates nothing more.
+        """
+        bands = [band for pattern, band in self.tolerances if pattern.startswith(stem) and matches(pattern, metric)]
+        return bands[-1] if bands else None
+
 
 def read_settings(config: pytest.Config) -> Settings:
     """Check everything that can be checked before a test runs; raises BadInput naming the option and the value."""
