@@ -44,10 +44,12 @@ def test_readme_is_read_in_ten_minutes() -> None:
 # What is generated.
 
 
-def test_the_page_of_options_is_as_the_parsers_are() -> None:
-    page = tool("options_page.py")["page"]
-    assert callable(page)
-    assert page() == TEXTS[DOCS / "options.md"], "run: python docs/tools/options_page.py"
+def test_generated_pages_are_as_the_code_is() -> None:
+    pages = tool("generated_pages.py")["PAGES"]
+    assert isinstance(pages, dict)
+    assert set(pages) == {"options.md", "doctor.md"}
+    for name, page in pages.items():
+        assert page() == TEXTS[DOCS / name], "run: python docs/tools/generated_pages.py"
 
 
 def drawn(name: str) -> list[str]:

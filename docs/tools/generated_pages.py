@@ -1,20 +1,22 @@
-"""Writes docs/options.md from the parsers: `python docs/tools/options_page.py`, where this package is installed."""
+"""Writes the pages of options and of doctor's checks from the code: `python docs/tools/generated_pages.py`."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_decodegate.cli import _parser
+from pytest_decodegate.fitness.table import CHECKS
 from pytest_decodegate.settings import options
 
-PAGE: Final = Path(__file__).parents[1] / "options.md"
+DOCS: Final = Path(__file__).parents[1]
 
-HEAD: Final = """# All options
+OPTIONS: Final = """# All options
 
-Written by `docs/tools/options_page.py` from the parsers; do not edit it here.
+Written by `docs/tools/generated_pages.py` from the parsers; do not edit it here.
 
 ## Options of pytest
 
@@ -43,6 +45,32 @@ COMMANDS: Final = """
 `decodegate COMMAND --help` says the same. Exit status 3 is bad input everywhere.
 """
 
+COMMAND: Final = re.compile(r"(sudo|nvidia-smi|lspci|echo|df|ulimit|decodegate|pytest) ")
+"""How what mends a fault begins where a shell can read it."""
+
+DOCTOR: Final = """# Doctor: is this host fit to gate?
+
+```console
+$ decodegate doctor
+$ decodegate doctor --python /venvs/serving/bin/python --format json
+```
+
+It changes nothing, loads the GPUs for two seconds (`--no-load` does not), and works without a GPU. Each check is OK,
+WARN, FAIL or SKIP, with what was seen, what it costs a measurement, and what mends it. Exit status: 0 fit (a WARN does
+not count), 1 with a FAIL.
+
+`pytest -m perf` asks the early ones first: a FAIL ends the run before anything is started, unless `--perf-despite`
+names it (`--perf-despite gpu-processes`, or `all`).
+
+## The checks
+
+Written by `docs/tools/generated_pages.py` from the table of checks; do not edit it here. `{gpus}` stands for the
+numbers of the cards.
+
+| check | early | what a fault costs | what mends it |
+| --- | --- | --- | --- |
+"""
+
 
 class Seen:
     """Takes what add_options registers, in pytest's place; each an option's or ini value's name and keywords."""
@@ -64,12 +92,12 @@ class Seen:
         self.ini.append((name, help, keywords))
 
 
-def page() -> str:
-    """The whole page."""
+def options_page() -> str:
+    """The page of all options, ini values, markers and commands."""
     seen = Seen()
     options.add_options(seen)  # type: ignore[arg-type]
     lines = [
-        HEAD.rstrip(),
+        OPTIONS.rstrip(),
         *_options(seen),
         INI.rstrip(),
         *_ini(seen),
@@ -149,5 +177,24 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('%%', '%').replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+def doctor_page() -> str:
+    """The page of what `decodegate doctor` looks at."""
+    rows = (_row(_code(check.name), "yes" if check.early else "", check.cost, _mend(check.mend)) for check in CHECKS)
+    return "\n".join([DOCTOR.rstrip(), *rows]) + "\n"
+
+
+def _mend(text: str) -> str:
+    """A command with what is to be known of it, or a sentence, which marks its commands itself."""
+    command, _, note = text.partition("   # ")
+    if not COMMAND.match(command):
+        return text
+
+    return f"{_code(command)}: {note}" if note else _code(command)
+
+
+PAGES: Final = {"options.md": options_page, "doctor.md": doctor_page}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
