@@ -103,8 +103,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Stack]:
     """The candidates that were measured; each is called slower if it is slowed down at all."""
     candidates: list[Stack] = []
 
-    def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str]) -> Run:
+    def measured(base: Stack, candidate: Stack, markers: str | None, arguments: Sequence[str], typed: list[str]) -> Run:
         assert base == Stack()
+        assert typed[:2] == ["decodegate", "selftest"]
         candidates.append(candidate)
         return Run([SLOWER if candidate.env else KERNEL], unfinished=None)
 

@@ -355,11 +355,12 @@ def test_a_wedged_server_costs_one_deadline_and_is_a_row_each_time(
     scripted.completion = streaming([token(1)], then_hang=True)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
-    options = ("-m", "perf", f"--perf-server={scripted.url}", "--perf-warmup-timeout=1", "--perf-report=report")
+    options = ("-m", "perf", f"--perf-server={scripted.url}", "--perf-warmup-timeout=1", "--perf-report=report", "-v")
     result = pytester.runpytest_inprocess(*options)
     assert result.parseoutcomes() == {"failed": 3}
     assert len(scripted.prompts) == 1
     rows = [json.loads(line) for line in (pytester.path / "report/results.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "event" not in row]
     assert [(row["metric"], row["verdict"]) for row in rows] == [
         (name, "INVALID") for name in ("first", "second", "quality")
     ]
@@ -405,7 +406,7 @@ def test_a_server_that_fails_is_a_row_of_the_table(pytester: pytest.Pytester, sc
     scripted.completion = streaming([token(1), event({"error": {"message": "EngineCore died"}})])
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
-    result = pytester.runpytest_inprocess("-m", "perf", "-k", "tpot", f"--perf-server={scripted.url}")
+    result = pytester.runpytest_inprocess("-m", "perf", "-v", "-k", "tpot", f"--perf-server={scripted.url}")
     assert result.parseoutcomes() == {"failed": 2, "deselected": 1}
     result.stdout.fnmatch_lines(["*- ServerError: *EngineCore died*", "second *INVALID *0 x window"])
     result.stdout.no_fnmatch_line("*Traceback*")
