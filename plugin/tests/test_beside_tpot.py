@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,11 +188,14 @@ def test_without_a_band_they_are_shown_and_gate_nothing(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult]
 ) -> None:
     pytester.makeini("[pytest]\nperf_tolerance =\n    * = 90%\n")
-    result = run("--perf-record")
+    result = run("--perf-record", "--perf-report=report")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["tpot*NO_BASELINE*; TTFT * ms, between tokens * ms (p99 * ms), * tok/s; recorded *"])
     result.stdout.fnmatch_lines(["beside * TTFT * between tokens *", "tpot[[]c=1] * ms * tok/s"])
     result.stdout.no_fnmatch_line("ttft*")
+    for name in ("report.md", "report.html"):
+        text = (pytester.path / "report" / name).read_text()
+        assert re.search(r"beside tpot.*: TTFT .* ms, between tokens .* ms \(p99 .* ms\), .* tok/s", text), name
 
 
 def test_a_band_gates_them_from_the_windows_of_the_tpot(

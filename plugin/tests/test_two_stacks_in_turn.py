@@ -20,7 +20,7 @@ from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Metric
 from pytest_decodegate.reference.contrasts import Contrasts
-from pytest_decodegate.reference.protocol import GangWork, ServerWork
+from pytest_decodegate.reference.protocol import GangWork, Judged, ServerWork
 from pytest_decodegate.reference.ranks_in_turn import RanksInTurn
 from pytest_decodegate.reference.two_stacks import TwoStacks
 from pytest_decodegate.resources.hardware import Hardware
@@ -246,7 +246,7 @@ def test_a_slowdown_counts_as_seen_only_if_it_reached_what_was_measured(
 def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: Any = SimpleNamespace(judgement=lambda candidate: INVALID, replicates=())
+    judged: Any = SimpleNamespace(judgement=lambda candidate: INVALID, judged=Judged)
     monkeypatch.setattr("pytest_decodegate.reference.two_stacks.ServersInTurn", lambda *_: judged)
     benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
     servers = SimpleNamespace(fresh=lambda stack: None)

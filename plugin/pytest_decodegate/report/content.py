@@ -20,6 +20,7 @@ from ..redaction import redact_arguments
 from . import comparison
 from .next_step import next_command
 from .screen import counts, in_words, seen, skips
+from .serving import served
 from .terminal import chosen, noted, untouched
 
 Tone: TypeAlias = Literal["good", "bad", "open"]
@@ -174,7 +175,14 @@ def _of_run(run: Run, about: RunFacts, grounds: Sequence[Ground]) -> Group:
         title=about.machine_class or "metrics",
         outcomes=tuple(run.outcomes),
         changes=tuple(_changes_of_run(run)),
-        notes=(*chosen(results), *untouched(results), *noted(results), *uncovered, *skips(run.skipped)),
+        notes=(
+            *chosen(results),
+            *untouched(results),
+            *served(results),
+            *noted(results),
+            *uncovered,
+            *skips(run.skipped),
+        ),
         cards=tuple(_cards(grounds, run.outcomes)),
         history=about.history,
     )
