@@ -35,6 +35,12 @@ def recorded(*facts: dict[str, Json], telemetry: dict[str, Json] | None = None) 
     return condensed(StoredMetric(GEMM, (session,))).sessions[0]
 
 
+def test_the_clock_of_every_sample_is_left_to_the_sidecar() -> None:
+    session = recorded({"clock_mhz": 1980.0, "sample_mhz": [1980.0, None, 1979.0]})
+    assert session.telemetry[MEDIANS] == {"clock_mhz": 1980}
+    assert all("sample_mhz" not in path.read_text() for path in SHIPPED.glob("*/*.json"))
+
+
 @settings(max_examples=60, deadline=None)
 @given(one=baselines())
 def test_condensing_again_changes_nothing(one: Baseline) -> None:

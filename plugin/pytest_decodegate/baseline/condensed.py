@@ -23,6 +23,9 @@ FEWER_DIGITS: Final = 5
 PER_REPLICATE: Final = ("answers", "speculation")
 """Facts of replicates that the gate reads of stored ones too; of all others a file keeps the median over replicates."""
 
+PER_SAMPLE: Final = ("sample_mhz",)
+"""Facts with a value for every sample, as the sidecar has; a file keeps the clock that a replicate ran at."""
+
 MEDIANS: Final = "medians"
 """Under this name in a session's telemetry."""
 
@@ -87,6 +90,8 @@ def _telemetry(session: Session) -> dict[str, Json]:
         kept["telemetry"] = [_report(report) if isinstance(report, dict) else report for report in reports]
     if found := dict(_medians([replicate.facts for replicate in session.replicates])):
         kept[MEDIANS] = found
+    if isinstance(medians := kept.get(MEDIANS), dict):
+        kept[MEDIANS] = {name: value for name, value in medians.items() if name not in PER_SAMPLE}
 
     return kept
 

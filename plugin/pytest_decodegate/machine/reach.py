@@ -118,6 +118,12 @@ REACHES: Final[tuple[Reach, ...]] = (
         "threads and logs of the host, which is ahead of the device",
     ),
     Reach(r"env:(TORCH_)?NCCL_.*", SEVERAL_CARDS, "a kernel of one card calls no NCCL"),
+    Reach(r"env:VLLM_ALLREDUCE_.*", SEVERAL_CARDS, "a kernel of one card sums nothing over ranks"),
+    Reach(
+        r"env:VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
+        SERVED,
+        "layers of a server draw experts by it; the experts of a kernel's metric are its own data",
+    ),
     Reach(
         r"env:(CUDA_(DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING|FORCE_PTX_JIT)"
         r"|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|PYTORCH_(CUDA_)?ALLOC_CONF"
