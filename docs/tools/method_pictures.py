@@ -1,4 +1,7 @@
-"""Draws the pictures of docs/method.md from recorded data: `python docs/tools/method_pictures.py`; needs matplotlib."""
+"""Draws the pictures of docs/method.md from recorded data: `python docs/tools/method_pictures.py`; needs matplotlib.
+
+Each picture says in its description what it is drawn from, so that a test can tell when it is stale, without drawing.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,11 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
-
-import matplotlib as mpl
-
-mpl.use("svg")
-from matplotlib import pyplot as plt
 
 ROOT: Final = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "plugin" / "tests"))
@@ -27,8 +25,7 @@ from pytest_decodegate.baseline.store import Store  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from pytest_decodegate.gate.result import Result
+    from matplotlib.figure import Figure
 
 PICTURES: Final = ROOT / "docs" / "pictures"
 BASELINES: Final = ROOT / "baselines"
@@ -37,88 +34,80 @@ ALLREDUCE: Final = "allreduce_pynccl_graph[world=2]"
 
 SHOWN: Final = {
     "NVIDIA-H200-x1": (
-        "marlin_moe[m=1]",
-        "marlin_moe[m=8]",
-        "o_proj[m=8]",
-        "mla_decode[m=8,context=1024]",
-        "topk[m=8]",
+        *("marlin_moe[m=1]", "marlin_moe[m=8]", "o_proj[m=8]", "mla_decode[m=8,context=1024]", "topk[m=8]"),
     ),
     "NVIDIA-H200-x2-NVLink": (ALLREDUCE, "allreduce_custom_graph[world=2]", "alltoall_dispatch[m=8,world=2]"),
 }
 """Metrics of finds.svg by machine class."""
 
+TITLES: Final = {SAME: "a stack against itself", SLOWED: "Marlin slowed by 2 %"}
+"""Of the two runs of rule.svg."""
+
 INK, BAND, BAD, GOOD = "#222222", "#d9d9d9", "#b3261e", "#1b5e9e"
 
 
-def processes() -> None:
-    """Each fresh gang's value of one AllReduce, session by session."""
-    (stored,) = (
-        file.metrics[ALLREDUCE]
-        for file in Store(BASELINES).load_all("NVIDIA-H200-x2-NVLink")
-        if ALLREDUCE in file.metrics
-    )
-    figure, axes = plt.subplots(figsize=(7, 2.4))
-    for row, session in enumerate(stored.sessions):
-        values = [value * 1e6 for value in session.values]
-        axes.plot(values, [row] * len(values), "o", color=GOOD, alpha=0.7)
-        axes.plot([fmean(values)] * 2, [row - 0.3, row + 0.3], color=INK)
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A metric of a run: change and interval of it, its band, and what was said of it; all numbers percents."""
 
-    axes.set_yticks(range(len(stored.sessions)), [f"{session.recorded[11:16]} UTC" for session in stored.sessions])
-    axes.set_ylim(len(stored.sessions) - 0.4, -0.6)
-    axes.set_xlabel(f"{ALLREDUCE}: us a call; a dot a fresh gang, a line the mean of the session")
-    _save(figure, "processes")
-
-
-def rule() -> None:
-    """Intervals of two real runs on one H200 against their bands."""
-    figure, sides = plt.subplots(1, 2, figsize=(10, 3.6), sharex=True, gridspec_kw={"wspace": 0.75})
-    for axes, name, title in zip(
-        sides, (SAME, SLOWED), ("a stack against itself", "Marlin slowed by 2 %"), strict=True
-    ):
-        _forest(axes, recorded_run(name).results)
-        axes.set_title(title, fontsize=10, loc="left")
-
-    _save(figure, "rule")
-
-
-def _forest(axes: Axes, results: list[Result]) -> None:
-    for row, result in enumerate(results):
-        numbers, band = result.judgement.numbers, result.judgement.metric.tolerance
-        if numbers.lo is None or numbers.hi is None or numbers.change is None:
-            raise ValueError(f"{result.name} was recorded without an interval")
-
-        colour = BAD if result.judgement.verdict == "REGRESSED" else GOOD
-        axes.barh(row, 200 * band, left=-100 * band, height=0.8, color=BAND)
-        axes.plot([100 * numbers.lo, 100 * numbers.hi], [row, row], color=colour, linewidth=2.5, solid_capstyle="butt")
-        axes.plot(100 * numbers.change, row, "o", color=colour, markersize=4)
-
-    axes.axvline(0, color=INK, linewidth=0.6)
-    axes.set_yticks(
-        range(len(results)), [f"{result.name}  {result.judgement.verdict}" for result in results], fontsize=8
-    )
-    axes.invert_yaxis()
-    axes.set_xlabel("change, %, + is slower")
+    metric: str
+    change: float
+    lo: float
+    hi: float
+    band: float
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finds:
-    """A line of `decodegate baselines`: fractions as percents."""
+    """A line of `decodegate baselines`: the band and the least slowdown that is surely found, percents."""
 
     metric: str
     band: float
     least: float
 
 
-def resolutions() -> Iterator[Finds]:
+def processes() -> dict[str, list[float]]:
+    """Microseconds a call of each fresh gang of one AllReduce, by the time of its session."""
+    files = Store(BASELINES).load_all("NVIDIA-H200-x2-NVLink")
+    stored = next(file.metrics[ALLREDUCE] for file in files if ALLREDUCE in file.metrics)
+    return {f"{each.recorded[11:16]} UTC": [round(value * 1e6, 5) for value in each.values] for each in stored.sessions}
+
+
+def rule() -> dict[str, list[Bar]]:
+    """What two real runs on one H200 said, by the title of the run."""
+    return {title: _bars(name) for name, title in TITLES.items()}
+
+
+def _bars(name: str) -> list[Bar]:
+    bars: list[Bar] = []
+    for result in recorded_run(name).results:
+        numbers, band = result.judgement.numbers, result.judgement.metric.tolerance
+        if numbers.lo is None or numbers.hi is None or numbers.change is None:
+            raise ValueError(f"{result.name} was recorded without an interval")
+
+        change, lo, hi = (round(100 * value, 3) for value in (numbers.change, numbers.lo, numbers.hi))
+        bars.append(Bar(result.name, change, lo, hi, 100 * band, str(result.judgement.verdict)))
+
+    return bars
+
+
+def finds() -> list[Finds]:
     """What `decodegate baselines` says of SHOWN."""
+    found: list[Finds] = []
     for machine, metrics in SHOWN.items():
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             cli.main(["baselines", "--baselines", str(BASELINES), "--machine", machine])
-        rows = {
-            cells[0]: cells for line in printed.getvalue().splitlines() if (cells := re.split(r"\s{2,}", line.strip()))
-        }
-        yield from (Finds(name, _percent(rows[name][6]), _percent(rows[name][8])) for name in metrics)
+
+        rows: dict[str, list[str]] = {}
+        for line in printed.getvalue().splitlines():
+            cells = re.split(r"\s{2,}", line.strip())
+            rows.setdefault(cells[0], cells)
+
+        found.extend(Finds(name, _percent(rows[name][6]), _percent(rows[name][8])) for name in metrics)
+
+    return found
 
 
 def _percent(cell: str) -> float:
@@ -129,35 +118,88 @@ def _percent(cell: str) -> float:
     return float(found[1])
 
 
-def finds() -> None:
-    """The least slowdown that a run surely finds beside the shipped baselines, and the band."""
+def descriptions() -> dict[str, str]:
+    """What each picture is drawn from, by its file."""
+    return {"processes.svg": str(processes()), "rule.svg": str(rule()), "finds.svg": str(finds())}
+
+
+def draw_processes(values_us: Mapping[str, Sequence[float]]) -> Figure:
+    """A dot a gang, a row a session."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 2.4))
+    for row, values in enumerate(values_us.values()):
+        axes.plot(values, [row] * len(values), "o", color=GOOD, alpha=0.7)
+        axes.plot([fmean(values)] * 2, [row - 0.3, row + 0.3], color=INK)
+
+    axes.set_yticks(range(len(values_us)), list(values_us))
+    axes.set_ylim(len(values_us) - 0.4, -0.6)
+    axes.set_xlabel(f"{ALLREDUCE}: us a call; a dot a fresh gang, a line the mean of the session")
+    return figure
+
+
+def draw_rule(runs: Mapping[str, Sequence[Bar]]) -> Figure:
+    """A forest for each run, beside each other on one scale."""
+    from matplotlib import pyplot as plt
+
+    figure, sides = plt.subplots(1, len(runs), figsize=(10, 3.6), sharex=True, gridspec_kw={"wspace": 0.75})
+    for axes, (title, bars) in zip(sides, runs.items(), strict=True):
+        _forest(axes, bars)
+        axes.set_title(title, fontsize=10, loc="left")
+
+    return figure
+
+
+def _forest(axes: Axes, bars: Sequence[Bar]) -> None:
+    for row, bar in enumerate(bars):
+        colour = BAD if bar.verdict == "REGRESSED" else GOOD
+        axes.barh(row, 2 * bar.band, left=-bar.band, height=0.8, color=BAND)
+        axes.plot([bar.lo, bar.hi], [row, row], color=colour, linewidth=2.5, solid_capstyle="butt")
+        axes.plot(bar.change, row, "o", color=colour, markersize=4)
+
+    axes.axvline(0, color=INK, linewidth=0.6)
+    axes.set_yticks(range(len(bars)), [f"{bar.metric}  {bar.verdict}" for bar in bars], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("change, %, + is slower")
+
+
+def draw_finds(found: Sequence[Finds]) -> Figure:
+    """A bar a metric, its band as a mark."""
+    from matplotlib import pyplot as plt
+
     figure, axes = plt.subplots(figsize=(8, 3))
-    found = list(resolutions())
     rows = range(len(found))
     axes.barh(rows, [each.least for each in found], height=0.55, color=GOOD)
     axes.plot([each.band for each in found], rows, "|", color=INK, markersize=18, markeredgewidth=2)
     axes.set_yticks(rows, [each.metric for each in found], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("%: the bar is the slowdown that is surely found, the mark the band")
-    _save(figure, "finds")
-
-
-def _save(figure: plt.Figure, name: str) -> None:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-
-    figure.savefig(PICTURES / f"{name}.svg", bbox_inches="tight", metadata={"Date": None}, facecolor="white")
-    plt.close(figure)
-    drawn = (PICTURES / f"{name}.svg").read_text(encoding="utf-8")
-    (PICTURES / f"{name}.svg").write_text("\n".join(map(str.rstrip, drawn.splitlines())) + "\n", encoding="utf-8")
+    return figure
 
 
 def main() -> None:
     """Draw all."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "decodegate", "svg.fonttype": "none", "font.size": 9})
-    processes()
-    rule()
-    finds()
+    figures = {
+        "processes.svg": draw_processes(processes()),
+        "rule.svg": draw_rule(rule()),
+        "finds.svg": draw_finds(finds()),
+    }
+    for name, description in descriptions().items():
+        _save(figures[name], name, description)
+
+
+def _save(figure: Figure, name: str, description: str) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+
+    metadata = {"Date": None, "Description": description}
+    figure.savefig(PICTURES / name, bbox_inches="tight", metadata=metadata, facecolor="white")
+    drawn = (PICTURES / name).read_text(encoding="utf-8")
+    (PICTURES / name).write_text("\n".join(map(str.rstrip, drawn.splitlines())) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,14 @@ def test_the_picture_of_readme_is_what_a_run_prints() -> None:
     assert drawn("no-go.svg") == [line for line, _ in lines() if line], "run: python docs/tools/screen_picture.py"
 
 
+def test_the_pictures_of_the_method_are_drawn_from_what_is_recorded() -> None:
+    descriptions = tool("method_pictures.py")["descriptions"]
+    assert callable(descriptions)
+    for name, data in descriptions().items():
+        (drawn_from,) = re.findall(r"<dc:description>(.*?)</dc:description>", (DOCS / "pictures" / name).read_text())
+        assert html.unescape(drawn_from) == data, "run: tox -e pictures"
+
+
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda picture: picture.name)
 def test_a_picture_fetches_nothing(picture: Path) -> None:
     svg = picture.read_text(encoding="utf-8")
