@@ -136,6 +136,20 @@ def test_a_percent_and_a_half_on_all_kernels_is_found_though_each_stays_in_its_b
     )
 
 
+def test_what_one_cause_keeps_from_being_judged_is_explained_once(run: Any, pytester: pytest.Pytester) -> None:
+    for path in pytester.path.glob("baselines/*/*.json"):
+        path.unlink()
+
+    result = run()
+    result.assert_outcomes(failed=9)
+    explained = [line for line in result.outlines if line.startswith("  next: or compare with a file of your choice")]
+    assert len(explained) == 1
+    assert sum("for the same reasons as kernel[m=0], see there" in line for line in result.outlines) == 8
+    result.stdout.fnmatch_lines(
+        ["open: NO_BASELINE: nothing is stored to compare with", "      --perf-record=missing", "counts: 9 NO_BASELINE"]
+    )
+
+
 def test_what_crashes_leaves_the_answer_open_and_is_named(run: Any) -> None:
     result = run(markers="perf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

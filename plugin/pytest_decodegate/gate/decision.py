@@ -202,6 +202,15 @@ def _blocks(outcome: Result | Failed, slower: set[str]) -> bool:
     return verdict is Verdict.WRONG_RESULT or (verdict is Verdict.REGRESSED and outcome.name in slower)
 
 
+def with_one_cause(results: Sequence[Result], result: Result) -> Result | None:
+    """The first of `results` that was not judged for the very reasons of `result`; None if there is none."""
+    if result.judgement.verdict.judged:
+        return None
+
+    alike = (each for each in results if each.name != result.name and not each.passes)
+    return next((each for each in alike if _key(each) == _key(result)), None)
+
+
 def _key(outcome: Result | Failed) -> Hashable:
     """Equal for outcomes of one kind that have the same causes.
 
@@ -233,6 +242,9 @@ def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
             f"noise hides the answer ({_range(judgements)}); {_more(judgements[0])} (--perf-max-replicates) or a wider "
             "band (perf_tolerance) would settle it"
         )
+
+    if judgements[0].verdict is Verdict.NO_BASELINE:
+        return f"{Verdict.NO_BASELINE}: nothing is stored to compare with"
 
     return f"{judgements[0].verdict}: {_reasons(judgements[0])}{_hint(judgements[0])}"
 

@@ -10,9 +10,10 @@ import pytest
 
 from ..cause import Cause, Finding
 from ..errors import BadInput, DecodegateError, ServerError
+from ..gate.decision import with_one_cause
 from ..gate.evidence.depth import Depth, Extrapolation, extrapolate
 from ..gate.result import Result, spreads
-from ..gate.text.explain import explain
+from ..gate.text.explain import explain, explain_briefly
 from ..gate.verdict import Basis, Judgement, Verdict
 from ..measure.beside_tpot import QUANTITIES
 from ..measure.sampling import Plan
@@ -233,10 +234,15 @@ class Perf:
 
         others = judged.beside or [_invalid(each, level, judged.judgement.reasons) for each in beside]
         results = [(each, self._result(each)) for each in (judged, *others)]
-        if failed := [explain(each.judgement) for each, result in results if not result.passes]:
+        if failed := [self._explained(result) for _, result in results if not result.passes]:
             pytest.fail("\n\n".join(failed), pytrace=False)
 
         return results[0][1]
+
+    def _explained(self, result: Result) -> str:
+        """The gate's words for the first metric of a cause, and where these are for the others."""
+        same = with_one_cause(self._results.run.results, result)
+        return explain_briefly(result.judgement, same.name) if same else explain(result.judgement)
 
     def _unusable(self, level: Level) -> tuple[Finding, ...]:
         """Why GPUs, or the server that `level` is of, are not to be asked again in this session."""

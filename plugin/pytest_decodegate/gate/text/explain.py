@@ -48,6 +48,11 @@ def _moved(change: float | None) -> str:
     return "unknown" if change is None else format_percent(change)
 
 
+def explain_briefly(judgement: Judgement, other: str) -> str:
+    """Two lines for a metric that is not judged for the very reasons that the metric `other` was explained with."""
+    return f"{judgement.name}: {judgement.verdict}: {headline(judgement)}\n  for the same reasons as {other}, see there"
+
+
 def headline(judgement: Judgement) -> str:
     """The finding in one line, without the name and the verdict."""
     band = format_band(judgement.metric.tolerance)
