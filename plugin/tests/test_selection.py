@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_host import host, run_on
 from stack_baselines import (
     FOLDER,
     GEMM,
@@ -225,54 +225,45 @@ def test_cards_that_are_not_known_are_not_compared(strange: dict[str, Json]) -> 
     assert chosen([stored], run_of("GPU-a", "GPU-b")).choice == ("the only one of this very stack",)
 
 
-@pytest.mark.skipif(not find_spec("torch"), reason="the stack is read in a rank, which runs on torch")
 def test_auto_compares_with_the_stack_before_a_declared_change(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the plugin: record, change, record the change, and still compare with what was there before."""
+    monkeypatch.setenv("COLUMNS", "400")  # long lines stay whole
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(
         """
-        import os
-
         import pytest
-        from pytest_decodegate.metric import Metric, Replicate
-        from pytest_decodegate.measure.source import Taken
+        from pytest_decodegate.metric import Metric
 
-        class Source:
-            level = "process"
-            taken = 0
 
-            def take(self, count):
-                self.taken += count
-                scale = float(os.environ["SCALE"])
-                one = Replicate((scale, scale * 1.1, scale * 1.2))
-                return Taken("process", (one,) * self.taken)
+        def work():
+            pass
+
 
         @pytest.mark.perf
         def test_speed(perf):
-            perf.gate(Metric.of("made_up", "cpu"), Source())
+            perf.measure(Metric.of("made_up", "kernel"), work)
         """
     )
-    monkeypatch.setenv("SCALE", "1.0")
-    pytester.runpytest_subprocess("-m", "perf", "--perf-record").assert_outcomes(passed=1)
-    monkeypatch.setenv("SCALE", "3.0")
-    monkeypatch.setenv("NCCL_PROTO", "LL")
-    pytester.runpytest_subprocess("-m", "perf", "--perf-record=all").assert_outcomes(passed=1)
+    run = ("-v", "-m", "perf", "-p", "no:cacheprovider")
+    run_on(monkeypatch, host(1), stack={"nccl": "2.28"})
+    pytester.runpytest_inprocess(*run, "--perf-record").assert_outcomes(passed=1)
+    run_on(monkeypatch, host(1), stack={"nccl": "2.30"}, seconds=3e-5)
+    pytester.runpytest_inprocess(*run, "--perf-record=all").assert_outcomes(passed=1)
 
-    run = ("-v", "-m", "perf", "--perf-baseline=auto")
-    itself = pytester.runpytest_subprocess(*run)
+    itself = pytester.runpytest_inprocess(*run, "--perf-baseline=auto")
     itself.assert_outcomes(passed=1)
-    itself.stdout.fnmatch_lines(["against cpu-*/0002_*: the only one of this very stack"])
+    itself.stdout.fnmatch_lines(["against NVIDIA-H200-x1/0002_*: the only one of this very stack"])
 
-    changed = pytester.runpytest_subprocess(*run, "--perf-change=env:NCCL_PROTO")
+    changed = pytester.runpytest_inprocess(*run, "--perf-baseline=auto", "--perf-change=nccl")
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(
         [
             "made_up: REGRESSED: *",
-            "*changed: env:NCCL_PROTO: absent -> LL",
+            "*changed: nccl: 2.28 -> 2.30",
             "*baseline: *0001_*",
-            "*- the only one that differs from this stack only in what was declared (env:NCCL_PROTO)",
+            "*- the only one that differs from this stack only in what was declared (nccl)",
             "*- newer, left out: 0002_* (this very stack)",
         ]
     )
