@@ -6,7 +6,6 @@ They buy what unit tests cannot: that hooks, fixtures, gangs, gate and store wor
 from __future__ import annotations
 
 import importlib.util
-import json
 import signal
 import socket
 import time
@@ -15,13 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from scripted import ScriptedServer, answer, streaming
-from stored import baseline, write
 
 from pytest_decodegate.baseline.reader import load
-from pytest_decodegate.baseline.schema import Session, StoredMetric
-from pytest_decodegate.machine.fingerprint import machine
-from pytest_decodegate.metric import Metric
 from pytest_decodegate.process.processes import tagged
 
 pytest.importorskip("torch", reason="ranks run on torch")
@@ -33,11 +27,12 @@ WORKLOADS = """
 
 
     def nap(milliseconds, wrong=None):
-        # Sleeping is steadier than computing on a shared machine, and its length is known.
+        # Sleeping is steadier than computing on a shared machine, and its length is known. Its clock is no name of one
+        # that counts what others do on the cores: the tests run beside anything.
         def burst():
             time.sleep(milliseconds / 1e3)
 
-        return Workload(burst, 1, CpuClock(), lambda: wrong, {"clock": "perf_counter"})
+        return Workload(burst, 1, CpuClock(), lambda: wrong, {"clock": "asleep"})
 """
 
 GATED = """
@@ -49,12 +44,15 @@ GATED = """
     from workloads import nap
 
     PLAN = Plan(batch=5, min_samples=5, max_samples=5, max_warmups=3)
+    CHANGED = "CHANGED" in os.environ
 
 
     @pytest.mark.perf(tolerance="25%")
-    def test_nap(perf):
-        milliseconds = float(os.environ["NAP"])
-        perf.measure(Metric.of("nap", "cpu"), nap, plan=PLAN, milliseconds=milliseconds, wrong=os.environ.get("WRONG"))
+    @pytest.mark.parametrize("name", ["same", "slower", "wider", "wrong", "new"])
+    def test_nap(perf, name):
+        milliseconds = 40 if CHANGED and name in ("slower", "wider") else 4
+        wrong = "seven is not eight" if CHANGED and name == "wrong" else None
+        perf.measure(Metric.of(name, "cpu"), nap, plan=PLAN, milliseconds=milliseconds, wrong=wrong)
 """
 
 RUN = ("-m", "perf", "--perf-replicates=2", "--perf-max-replicates=2")
@@ -71,95 +69,45 @@ def stored(pytester: pytest.Pytester) -> list[Path]:
 
 
 def test_record_gate_and_catch_a_slowdown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that ranks may do to a metric in two runs, because a run's start costs more than what it measures."""
+    monkeypatch.setenv("COLUMNS", "400")  # long lines stay whole
     pytester.makepyfile(GATED)
-    monkeypatch.setenv("NAP", "4")
-    missing = pytester.runpytest_subprocess(*RUN)
-    missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["nap: NO_BASELINE: *", "*next: *--perf-record=missing*"])
-    assert stored(pytester) == []
-
-    recorded = pytester.runpytest_subprocess(*RUN, "--perf-record")
-    recorded.assert_outcomes(passed=1)
+    recorded = pytester.runpytest_subprocess(*RUN, "--perf-record", "-k", "not new", "-q")
+    recorded.assert_outcomes(passed=4, deselected=1)
+    recorded.stdout.no_fnmatch_line("*starting*")
     (path,) = stored(pytester)
-    (benchmark,) = json.loads(path.read_text())["benchmarks"]
-    assert benchmark["stats"]["median"] == pytest.approx(4e-3, rel=0.5)
-    assert len(benchmark["extra_info"]["sessions"][0]["replicates"]) == 2
+    before = path.read_bytes()
+    for metric in load(path).metrics.values():
+        (session,) = metric.sessions
+        assert [replicate.value for replicate in session.replicates] == [pytest.approx(4e-3, rel=0.5)] * 2
 
-    gated = pytester.runpytest_subprocess(*RUN, "--junitxml=junit.xml", "-v")
-    gated.assert_outcomes(passed=1)
+    monkeypatch.setenv("CHANGED", "1")
+    wide = "-operf_tolerance=wid* = 99%"
+    gated = pytester.runpytest_subprocess(*RUN, f"--perf-baseline={path}", wide, "--junitxml=junit.xml", "-v")
+    gated.assert_outcomes(passed=1, failed=4)
+    gated.stdout.fnmatch_lines_random(
+        [
+            "slower: REGRESSED: worse by more than the band of 25 %: *",
+            "wider: REGRESSED: worse by more than the band of 99 %*",
+            "wrong: WRONG_RESULT: *",
+            "*replicate 1, rank 0: seven is not eight*",
+            "new: NO_BASELINE: *",
+            "*next: *--perf-record=missing*",
+        ]
+    )
     gated.stdout.re_match_lines(
         [
-            r"nap +PASS +\d.* ms +\d.* ms .* 25 % +2",
+            r"same +PASS +\d.* ms +\d.* ms .* 25 % +2",
             r"launch of 2 x 1 rank: ready after \d+\.\d s, the first verdict after \d+\.\d s",
             r"would have been found: a slowdown of a stand-in on the CPU by \d+\.\d %",
-            r"counts: 1 PASS \(at most [+-]\d.* %: nap\)",
-            r"answer: GO: 1 metric in \d+\.\d min",
+            r"counts: 1 WRONG_RESULT, 2 REGRESSED, 1 NO_BASELINE, 1 PASS \(at most [+-]\d.* %: same\)",
+            r"answer: NO-GO: 5 metrics in \d+\.\d min",
         ]
     )
+    gated.stdout.no_fnmatch_line("*Traceback*")
     properties = ElementTree.parse(pytester.path / "junit.xml").findall(".//testcase/properties/property")
-    assert ("perf.nap.verdict", "PASS") in [(one.get("name"), one.get("value")) for one in properties]
-
-    monkeypatch.setenv("NAP", "40")
-    slow = pytester.runpytest_subprocess(*RUN)
-    slow.assert_outcomes(failed=1)
-    slow.stdout.fnmatch_lines(
-        [
-            "nap: REGRESSED: worse by more than the band of 25 %: *",
-            "counts: 1 REGRESSED",
-            "answer: NO-GO: 1 metric in *",
-        ]
-    )
-    slow.stdout.no_fnmatch_line("*Traceback*")
-
-    wide = pytester.runpytest_subprocess(*RUN, f"--perf-baseline={path}", "-operf_tolerance=na* = 99%", "-q")
-    wide.stdout.fnmatch_lines(["nap: REGRESSED: worse by more than the band of 99 %*"])
-    wide.stdout.no_fnmatch_line("*starting*")
-
-    monkeypatch.setenv("WRONG", "seven is not eight")
-    wrong = pytester.runpytest_subprocess(*RUN, "--perf-record=all")
-    wrong.assert_outcomes(failed=1)
-    wrong.stdout.fnmatch_lines(["nap: WRONG_RESULT: *", "*replicate 1, rank 0: seven is not eight*"])
-    assert len(json.loads(path.read_text())["benchmarks"][0]["extra_info"]["sessions"]) == 1
-
-
-def test_a_damaged_baseline_is_refused_and_kept(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytester.makepyfile(GATED)
-    monkeypatch.setenv("NAP", "1")
-    pytester.runpytest_subprocess(*RUN, "--perf-record").assert_outcomes(passed=1)
-    (path,) = stored(pytester)
-    damaged = (
-        path.read_text()
-        .replace('"better":"lower"', '"better":"sideways"', 1)
-        .replace('"better": "lower"', '"better": "sideways"', 1)
-    )
-    path.write_text(damaged)
-    refused = pytester.runpytest_subprocess(*RUN, "--perf-record=all")
-    refused.assert_outcomes(failed=1)
-    refused.stdout.fnmatch_lines([f"*BadInput: *{path.name}*/benchmarks/0/*sideways*"])
-    refused.stdout.no_fnmatch_line("*pytest_decodegate/baseline/*")
-    assert path.read_text() == damaged
-
-
-def test_a_published_figure_is_a_reference_and_no_recording(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = machine().machine_class
-    nap = Metric("nap", "s", "cpu", 0.25, {})
-    point = StoredMetric(nap, (Session("p", "2026-01-01T00:00:00+00:00", "published", (), point=4e-3),))
-    path = write(
-        pytester.path / "baselines" / here,
-        baseline(point, path="0000_published.json", machine_class=here, machine={}, stack={}, published="a write-up"),
-    )
-    pytester.makepyfile(GATED)
-    monkeypatch.setenv("NAP", "40")
-    shown = pytester.runpytest_subprocess(*RUN)
-    shown.assert_outcomes(passed=1)
-    shown.stdout.fnmatch_lines(["nap: REGRESSED: *", "nap *REGRESSED, advisory *", "measured elsewhere, *"])
-
-    pytester.runpytest_subprocess(*RUN, "--perf-record=missing").assert_outcomes(passed=1)
-    assert [one.name[:5] for one in stored(pytester)] == ["0000_", "0001_"]
-    assert load(path).metrics["nap"].level == "published"
-    pytester.runpytest_subprocess(*RUN).assert_outcomes(passed=1)
+    assert ("perf.same.verdict", "PASS") in [(one.get("name"), one.get("value")) for one in properties]
+    assert path.read_bytes() == before
 
 
 ATTACHED = """
@@ -172,42 +120,6 @@ ATTACHED = """
     def test_tpot(perf, server):
         perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
 """
-
-
-def test_an_attached_server_is_compared_by_its_own_word(pytester: pytest.Pytester) -> None:
-    server = ScriptedServer()
-    server.completion, server.version = streaming(answer(), pause_s=0.01), "0.26.0"
-    pytester.makepyfile(ATTACHED)
-    attached = (*RUN, f"--perf-server={server.url}")
-    try:
-        pytester.runpytest_subprocess(*attached, "--perf-record").assert_outcomes(passed=1)
-        (path,) = stored(pytester)
-        assert json.loads(path.read_text())["decodegate"]["provenance"]["stack"]["vllm"] == "0.26.0"
-        pytester.runpytest_subprocess(*attached).assert_outcomes(passed=1)
-
-        server.version = "0.33.0"
-        upgraded = pytester.runpytest_subprocess(*attached)
-        upgraded.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*vllm: 0.26.0 -> 0.33.0", "*--perf-change vllm*"])
-        pytester.runpytest_subprocess(*attached, "--perf-change=vllm").assert_outcomes(passed=1)
-
-        server.models = ["another-model"]
-        another = pytester.runpytest_subprocess(*attached, "--perf-change=vllm")
-        another.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*contract.model: 'the-model' in the baseline*"])
-    finally:
-        server.close()
-
-
-def test_a_baseline_of_another_machine_class_is_confounded(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makepyfile(GATED)
-    monkeypatch.setenv("NAP", "4")
-    pytester.runpytest_subprocess(*RUN, "--perf-record").assert_outcomes(passed=1)
-    (path,) = stored(pytester)
-    other = pytester.path / "0001_other.json"
-    other.write_text(path.read_text().replace(machine().machine_class, "NVIDIA-B200-x8-NVLink"))
-    result = pytester.runpytest_subprocess(*RUN, f"--perf-baseline={other}")
-    result.stdout.fnmatch_lines(["nap: CONFOUNDED: *", "*machine_class: NVIDIA-B200-x8-NVLink -> *"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="a real server needs vllm")
@@ -281,19 +193,19 @@ RANKS = """
         torchrun(one_dies)
 
 
-    def test_hangs(torchrun):
-        torchrun(one_hangs, deadline_seconds=2)
-
-
     def test_lambda(torchrun):
         torchrun(lambda: 1)
+
+
+    def test_hangs(torchrun):
+        torchrun(one_hangs, deadline_seconds=2)
 """
 
 
 def test_torchrun_fixture_tells_each_failure_and_goes_on(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(RANKS)
-    result = pytester.runpytest_subprocess("-k", "sum or sections or raises or dies or lambda")
-    result.assert_outcomes(passed=1, failed=4)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=5)
     result.stdout.fnmatch_lines(
         [
             "*Captured stdout rank 0 of w2-1 call*",
@@ -303,23 +215,28 @@ def test_torchrun_fixture_tells_each_failure_and_goes_on(pytester: pytest.Pytest
             "RankRaised: rank 1 of w2-* raised ValueError in one_raises(): rank one has a bad day",
             "RankDied: rank 1 of w2-* (pid *) died (SIGKILL) in one_dies()*",
             "*module level*",
+            "*RankHung: *2 s*",
+            "*one_hangs*",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_decodegate/gang/controller.py*")
 
 
-def test_a_hang_ends_at_its_deadline_with_stacks(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(RANKS)
-    result = pytester.runpytest_subprocess("-k", "hangs or sum")
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*RankHung: *2 s*", "*one_hangs*"])
-
-
 def test_a_hang_is_told_before_the_faulthandler_timeout(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nfaulthandler_timeout = 12\n")
+    # Ranks start in a test without that timeout: on a busy machine their start alone may take longer.
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_protocol(item):
+            item.config._inicache["faulthandler_timeout"] = 8.0 if item.originalname == "test_hangs" else 0.0
+            return (yield)
+        """
+    )
     pytester.makepyfile(RANKS.replace(", deadline_seconds=2", ""))
-    result = pytester.runpytest_subprocess("-k", "hangs")
-    result.assert_outcomes(failed=1)
+    result = pytester.runpytest_subprocess("-k", "sum or hangs")
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["RankHung: rank ?*", "*one_hangs*"])
     result.stderr.no_fnmatch_line("Timeout (*")
 
