@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 SUITE = Path(__file__).parents[2] / "perf_tests"
 
@@ -26,11 +27,12 @@ sys.exit(pytest.main(args, plugins=[Names()]))
 
 
 @cache
-def suite_metrics(folder: Path) -> frozenset[str]:
-    """Names of all metrics of perf_tests, extended ones and stand-ins too. folder: for the answer."""
-    answer = folder / "metrics.json"
-    done = subprocess.run(
-        [sys.executable, "-c", _COLLECT, str(SUITE), str(answer)], cwd=SUITE.parent, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return frozenset(json.loads(answer.read_text()))
+def suite_metrics() -> frozenset[str]:
+    """Names of all metrics of perf_tests, extended ones and stand-ins too; collected once for all tests."""
+    with TemporaryDirectory() as folder:
+        answer = Path(folder, "metrics.json")
+        done = subprocess.run(
+            [sys.executable, "-c", _COLLECT, str(SUITE), str(answer)], cwd=SUITE.parent, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return frozenset(json.loads(answer.read_text()))

@@ -147,9 +147,9 @@ def test_a_figure_of_a_known_stack_gates_as_imported_ones_do() -> None:
     assert judged(12.1e-3).basis.elsewhere is True
 
 
-def test_no_published_name_is_one_that_nothing_shows(tmp_path: Path) -> None:
+def test_no_published_name_is_one_that_nothing_shows() -> None:
     """A figure is of a metric of the suite, or says by which command its like is shown, in that command's own names."""
-    emitted = suite_metrics(tmp_path)
+    emitted = suite_metrics()
     shown = {f"cuda_time[{category}]" for category in (*Category, "total")} | {
         "allreduce_nccl_call",
         "allreduce_custom_call",
