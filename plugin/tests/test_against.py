@@ -49,7 +49,7 @@ WORKLOADS = """
 
 
     def nap(fault=None):
-        # Sleeping is steadier than computing on a shared machine, and its length is known.
+        # As in test_acceptance.py: a sleep, by a clock that asks nobody for quiet cores.
         seconds = 0.02
         if CANDIDATE:
             if fault == "slow":
@@ -66,7 +66,7 @@ WORKLOADS = """
                 time.sleep(600)
 
         wrong = "off by 0.3" if fault == "wrong" and CANDIDATE else None
-        return Workload(lambda: time.sleep(seconds), 1, CpuClock(), lambda: wrong, {"clock": "perf_counter"})
+        return Workload(lambda: time.sleep(seconds), 1, CpuClock(), lambda: wrong, {"clock": "asleep"})
 """
 
 TESTS = """

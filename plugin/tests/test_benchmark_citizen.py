@@ -191,11 +191,10 @@ def test_it_may_be_asked_for_wherever_pytest_takes_options_from(
     assert wanted(config_of(pytester, *(["@asked.txt"] if where == "a file" else [])))
 
 
-needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="the stack is read in a rank, which runs on torch")
-
 TESTS = """
     import pytest
     from pytest_decodegate.cause import Finding
+    from pytest_decodegate.machine.provenance import Provenance
     from pytest_decodegate.metric import Metric, Replicate
     from pytest_decodegate.measure.source import Taken
 
@@ -209,17 +208,20 @@ TESTS = """
             replicates = tuple(Replicate((80.0, 81.0, 82.0, 80.5 + number)) for number in range(count))
             return Taken("process", replicates, {"clock": "made_up"}, wrong=self.wrong, broken=tuple(self.broken))
 
+    def here():
+        return Provenance({"cpu": "made up", "cores": 2}, {}, {})
+
     @pytest.mark.perf
     def test_speed(perf):
-        perf.gate(Metric.of("made_up", "cpu", unit="tok/s"), Source())
+        perf.gate(Metric.of("made_up", "cpu", unit="tok/s"), Source(), here)
 
     @pytest.mark.perf
     def test_wrong(perf):
-        perf.gate(Metric.of("wrong", "cpu"), Source(wrong="seven is not eight"))
+        perf.gate(Metric.of("wrong", "cpu"), Source(wrong="seven is not eight"), here)
 
     @pytest.mark.perf
     def test_broken(perf):
-        perf.gate(Metric.of("broken", "cpu"), Source(broken=[Finding("a stranger on the GPU")]))
+        perf.gate(Metric.of("broken", "cpu"), Source(broken=[Finding("a stranger on the GPU")]), here)
 
     def test_of_the_user(benchmark):
         assert benchmark(lambda: 7) == 7
@@ -240,7 +242,6 @@ def names(path: Path) -> list[str]:
     return sorted(entry["fullname"].rpartition("::")[2] for entry in document["benchmarks"])
 
 
-@needs_torch
 def test_perf_metrics_are_in_the_table_and_the_json_when_asked_for(suite: pytest.Pytester) -> None:
     result = suite.runpytest_subprocess(*RUN, "--benchmark-json=all.json")
     result.assert_outcomes(passed=2, failed=2)
@@ -258,7 +259,6 @@ def test_perf_metrics_are_in_the_table_and_the_json_when_asked_for(suite: pytest
     assert github_action(path.read_text())[0]["value"] > 0
 
 
-@needs_torch
 def test_pytest_benchmark_can_compare_with_a_file_of_ours(suite: pytest.Pytester) -> None:
     suite.runpytest_subprocess(*RUN, "-k", "speed").assert_outcomes(passed=1, deselected=3)
     (stored,) = (suite.path / "baselines").glob("*/0001_*.json")
@@ -269,7 +269,6 @@ def test_pytest_benchmark_can_compare_with_a_file_of_ours(suite: pytest.Pytester
     result.stdout.re_match_lines([r"made_up \(\S*0001_\S+\) "])
 
 
-@needs_torch
 @pytest.mark.parametrize(
     "options",
     [(), ("-p", "no:benchmark"), ("--benchmark-disable", "--benchmark-json=all.json")],
@@ -286,7 +285,6 @@ def test_pytest_benchmark_is_never_needed(suite: pytest.Pytester, options: tuple
     assert not (suite.path / "all.json").exists() or "made_up" not in names(suite.path / "all.json")
 
 
-@needs_torch
 def test_a_pytest_benchmark_that_has_changed_is_named_and_harms_nothing(suite: pytest.Pytester) -> None:
     suite.makeconftest(
         """

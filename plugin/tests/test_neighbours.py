@@ -6,9 +6,11 @@ Each test is a run of pytest with a source that makes its numbers up; `neighbour
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from xml.etree import ElementTree
 
 import neighbours
@@ -71,9 +73,19 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_flaky=TESTS)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test that needs recorded baselines keeps them for the others."""
+    return tmp_path_factory.mktemp("recorded") / "baselines"
+
+
 @pytest.fixture
-def recorded(pytester: pytest.Pytester) -> None:
-    pytester.runpytest_subprocess(*PERF, "--perf-record").assert_outcomes(passed=4, deselected=1)
+def recorded(pytester: pytest.Pytester, kept: Path) -> None:
+    if not kept.exists():
+        pytester.runpytest_subprocess(*PERF, "--perf-record").assert_outcomes(passed=4, deselected=1)
+        shutil.copytree(pytester.path / "baselines", kept)
+
+    shutil.copytree(kept, pytester.path / "baselines", dirs_exist_ok=True)
 
 
 @pytest.mark.usefixtures("recorded")
