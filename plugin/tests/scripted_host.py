@@ -42,6 +42,13 @@ class SteadySource:
         return Taken("gang", tuple(Replicate((value, value)) for value in samples), contract=self._contract)
 
 
+def without_ranks(monkeypatch: pytest.MonkeyPatch, stack: Mapping[str, Json] | None = None) -> None:
+    """Let runs in this process take `stack` for what ranks and servers load, which a process of torch's would say."""
+    loaded = Loaded(stack or {"torch": "2.11", "nccl": "2.28.9"}, {})
+    monkeypatch.setattr(ProvenanceReader, "_of_ranks", loaded)
+    monkeypatch.setattr(ProvenanceReader, "_probed", loaded)
+
+
 def run_on(
     monkeypatch: pytest.MonkeyPatch,
     seen: Fingerprint,
@@ -55,10 +62,8 @@ def run_on(
     def steady(*_: Any, **__: Any) -> Iterator[SteadySource]:
         yield SteadySource(seconds, {})
 
-    loaded = Loaded(stack or {"torch": "2.11", "nccl": "2.28.9"}, {})
+    without_ranks(monkeypatch, stack)
     monkeypatch.setattr(fingerprint, "machine", lambda: seen)
     monkeypatch.setattr(nvml, "open_sensor", lambda: None)
-    monkeypatch.setattr(ProvenanceReader, "_of_ranks", loaded)
-    monkeypatch.setattr(ProvenanceReader, "_probed", loaded)
     monkeypatch.setattr(Gangs, "bench", lambda gangs, world_size: None)
     monkeypatch.setattr(Sources, "gangs", steady)

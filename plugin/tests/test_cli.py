@@ -17,6 +17,8 @@ from pytest_decodegate.client import floor
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.host import file_safe
+from pytest_decodegate.reference.loaded import Loaded
+from pytest_decodegate.session import forecast
 
 
 def test_slice_writes_a_model_that_names_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,8 +52,10 @@ def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_doctor_says_what_would_gate_and_what_confounds_already(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The test above asks a real Python what it loads.
+    monkeypatch.setattr(forecast, "probe_loaded", lambda *_, **__: Loaded({"torch": "2.11"}, {}))
     here = machine().machine_class
     other = baseline(stored(MOE, 40e-6), machine_class=here, path=f"{file_safe(here)}/0001_other.json")
     write(tmp_path, other)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scripted import ScriptedServer, answer, streaming
+from scripted_host import without_ranks
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.evidence.depth import Depth, extrapolate
-from pytest_decodegate.reference.loaded import ProvenanceReader
 from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import attach
 
@@ -107,7 +107,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)
-    monkeypatch.setattr(ProvenanceReader, "_of_ranks", object())  # the real one starts a gang
+    without_ranks(monkeypatch)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("""
         import pytest

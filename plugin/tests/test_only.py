@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scripted_host import without_ranks
 
 TESTS = """
     import pytest
@@ -38,7 +39,8 @@ TESTS = """
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    without_ranks(monkeypatch)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=TESTS)
     return pytester

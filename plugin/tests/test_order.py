@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_host import without_ranks
 from stored import baseline, write
 
 from pytest_decodegate.baseline.schema import Session, StoredMetric
@@ -94,7 +95,10 @@ TESTS = """
 """
 
 
-def test_a_run_measures_what_was_cheap_to_record_first(pytester: pytest.Pytester) -> None:
+def test_a_run_measures_what_was_cheap_to_record_first(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=TESTS)
     recorded = {"m1": 0, "m2": 100, "m3": 101}  # what passed between two recordings is what the second one took
