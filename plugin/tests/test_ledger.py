@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,14 @@ from hypothesis import strategies as st
 from published_step import SHARES, TOTAL_MS, TPOT_S, published
 from suite_metrics import suite_metrics
 
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.profile.categories import Category
 from pytest_decodegate.profile.ledger import Entry, Ledger, Time, ledger, parts, step_values, weights
+from pytest_decodegate.profile.measured import stored_times
 from pytest_decodegate.report.ledger import text
 from pytest_decodegate.workloads.kimi import KIMI_K25
 
+BASELINES = Path(__file__).parents[2] / "baselines"
 SLICE = replace(KIMI_K25, layers=8)
 batches = st.sampled_from([1, 8, 64])
 ranks = st.sampled_from([1, 2, 4, 8])
@@ -98,6 +102,17 @@ def test_a_replicate_of_the_step_is_the_sum_of_that_replicate(factors: list[floa
     found = step_values(needed, values)
     whole = ledger(needed, {part.metric: Time(1e-6) for part in needed}).seconds
     assert found == pytest.approx([whole * factor for factor in factors])
+
+
+@pytest.mark.parametrize(("tokens", "rest"), [(1, 0.12), (8, 0.06), (64, 0.02)])
+def test_what_an_h200_recorded_adds_up_to_its_own_tpot(tokens: int, rest: float) -> None:
+    """Kernels, and TPOT of the rank-slice on the other card of that host. What is left of a step of one token, 0.74 ms,
+    is the host's work between graphs, which a larger batch hides.
+    """
+    times = stored_times(map(load, sorted((BASELINES / "NVIDIA-H200-x1").glob("000[34]_*.json"))))
+    step = ledger(parts(1, tokens), times)
+    assert step.missing == ()
+    assert step.seconds == pytest.approx(times[f"tpot[c={tokens}]"].seconds, rel=rest)
 
 
 def test_the_published_table_comes_out_with_its_shares() -> None:
