@@ -38,7 +38,7 @@ SHOWN: Final = {
     ),
     "NVIDIA-H200-x2-NVLink": (ALLREDUCE, "allreduce_custom_graph[world=2]", "alltoall_dispatch[m=8,world=2]"),
 }
-"""Metrics of finds.svg by machine class."""
+"""Metrics of processes.svg and finds.svg by machine class."""
 
 TITLES: Final = {SAME: "a stack against itself", SLOWED: "Marlin slowed by 2 %"}
 """Of the two runs of rule.svg."""
@@ -68,10 +68,19 @@ class Finds:
 
 
 def processes() -> dict[str, list[float]]:
-    """Microseconds a call of each fresh gang of one AllReduce, by the time of its session."""
-    files = Store(BASELINES).load_all("NVIDIA-H200-x2-NVLink")
-    stored = next(file.metrics[ALLREDUCE] for file in files if ALLREDUCE in file.metrics)
-    return {f"{each.recorded[11:16]} UTC": [round(value * 1e6, 5) for value in each.values] for each in stored.sessions}
+    """Values of the fresh processes of the newest session of each metric of SHOWN: percents off their mean."""
+    found: dict[str, list[float]] = {}
+    for machine, metrics in SHOWN.items():
+        for file in Store(BASELINES).load_all(machine):  # the last one counts
+            found |= {
+                name: _off_mean(file.metrics[name].sessions[-1].values) for name in metrics if name in file.metrics
+            }
+
+    return found
+
+
+def _off_mean(values: Sequence[float]) -> list[float]:
+    return [round(100 * (value / fmean(values) - 1), 3) for value in values]
 
 
 def rule() -> dict[str, list[Bar]]:
@@ -123,18 +132,18 @@ def descriptions() -> dict[str, str]:
     return {"processes.svg": str(processes()), "rule.svg": str(rule()), "finds.svg": str(finds())}
 
 
-def draw_processes(values_us: Mapping[str, Sequence[float]]) -> Figure:
-    """A dot a gang, a row a session."""
+def draw_processes(percents: Mapping[str, Sequence[float]]) -> Figure:
+    """A dot a process, a row a metric."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 2.4))
-    for row, values in enumerate(values_us.values()):
+    figure, axes = plt.subplots(figsize=(8, 3))
+    for row, values in enumerate(percents.values()):
         axes.plot(values, [row] * len(values), "o", color=GOOD, alpha=0.7)
-        axes.plot([fmean(values)] * 2, [row - 0.3, row + 0.3], color=INK)
 
-    axes.set_yticks(range(len(values_us)), list(values_us))
-    axes.set_ylim(len(values_us) - 0.4, -0.6)
-    axes.set_xlabel(f"{ALLREDUCE}: us a call; a dot a fresh gang, a line the mean of the session")
+    axes.axvline(0, color=INK, linewidth=0.6)
+    axes.set_yticks(range(len(percents)), list(percents), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("%, off the mean of its session; a dot is the median of a fresh process")
     return figure
 
 

@@ -209,6 +209,13 @@ def test_a_command_is_parsed_as_it_would_be(
     read_as_pytest(pytester, getattr(options, "arguments", ()))
 
 
+def test_baselines_that_commands_name_are_there() -> None:
+    named = {word for _, command in commands() for word in words(command) if re.match(r"baselines/.*\.json", word)}
+    assert named
+    for word in named:
+        assert list(ROOT.glob(word)), word
+
+
 def test_a_command_that_is_wrong_is_refused(pytester: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError):
         read_as_pytest(pytester, ["-m", "perf", "--perf-nothing"])
