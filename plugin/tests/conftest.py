@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from backstop import Backstop
@@ -30,6 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Limit every test; runs that tests start report to no job of GitHub that runs them."""
     os.environ.pop("GITHUB_ACTIONS", None)
     config.pluginmanager.register(Backstop(), "backstop")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the baselines lie that the first test of a module records for its others: `kept_baselines`."""
+    return tmp_path_factory.mktemp("kept") / "baselines"
 
 
 @pytest.fixture

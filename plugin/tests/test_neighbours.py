@@ -6,7 +6,6 @@ Each test is a run of pytest with a source that makes its numbers up; `neighbour
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from xml.etree import ElementTree
 
 import neighbours
 import pytest
+from kept_baselines import recorded_once
 
 TESTS = """
     import os
@@ -73,19 +73,12 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_flaky=TESTS)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test that needs recorded baselines keeps them for the others."""
-    return tmp_path_factory.mktemp("recorded") / "baselines"
-
-
 @pytest.fixture
 def recorded(pytester: pytest.Pytester, kept: Path) -> None:
-    if not kept.exists():
+    def record() -> None:
         pytester.runpytest_subprocess(*PERF, "--perf-record").assert_outcomes(passed=4, deselected=1)
-        shutil.copytree(pytester.path / "baselines", kept)
 
-    shutil.copytree(kept, pytester.path / "baselines", dirs_exist_ok=True)
+    recorded_once(pytester, kept, record)
 
 
 @pytest.mark.usefixtures("recorded")

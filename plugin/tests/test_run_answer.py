@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_baselines import recorded_once
 
 from pytest_decodegate.baseline.reader import load
 
@@ -57,7 +59,7 @@ TESTS = """
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kept: Path) -> Any:
     """Runs the perf tests with factors by metric; three sessions are recorded first."""
     pytester.makeini("[pytest]\nmarkers = crashing\n")
     pytester.makepyfile(test_it=TESTS)
@@ -67,12 +69,14 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("FACTORS", json.dumps(named))
         return pytester.runpytest_inprocess("-m", markers, *arguments)
 
-    recorded = measured("--perf-record=all")
-    recorded.stdout.fnmatch_lines(["counts: 9 RECORDED", "answer: RECORDED: 9 metrics in *"])
-    assert recorded.ret == pytest.ExitCode.OK
-    for _ in range(2):
-        measured("--perf-record=all")
+    def record() -> None:
+        recorded = measured("--perf-record=all")
+        recorded.stdout.fnmatch_lines(["counts: 9 RECORDED", "answer: RECORDED: 9 metrics in *"])
+        assert recorded.ret == pytest.ExitCode.OK
+        for _ in range(2):
+            measured("--perf-record=all")
 
+    recorded_once(pytester, kept, record)
     return measured
 
 

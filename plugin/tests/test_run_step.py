@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from kept_baselines import recorded_once
 
 TESTS = """
     import json, os
@@ -51,7 +53,7 @@ Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kept: Path) -> Run:
     """Runs the parts with factors by metric, "*" for all others, and noise for some; three sessions are recorded."""
     pytester.makepyfile(test_it=TESTS)
 
@@ -62,9 +64,11 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv("NOISES", json.dumps(noisy))
         return pytester.runpytest_inprocess("-m", "perf", *arguments)
 
-    for _ in range(3):
-        assert measured("--perf-record=all").ret == pytest.ExitCode.OK
+    def record() -> None:
+        for _ in range(3):
+            assert measured("--perf-record=all").ret == pytest.ExitCode.OK
 
+    recorded_once(pytester, kept, record)
     return measured
 
 
