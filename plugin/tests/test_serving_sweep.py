@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import STREAM, ScriptedServer, answer
 
+from pytest_decodegate.machine.watch import Telemetry
 from pytest_decodegate.measure.sweep import (
     FLAT,
     Point,
@@ -118,7 +119,7 @@ NOBODY: Any = None
 
 
 def watch() -> Any:
-    return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=())))
+    return nullcontext(SimpleNamespace(report=lambda: Telemetry((), {})))
 
 
 def sweep(scripted: ScriptedServer, said_lines: list[str], wrong: str | None = None) -> SweepSource:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedServer, answer, greedy, refusing, streaming
 
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.machine.watch import Telemetry
 from pytest_decodegate.measure.load import ClosedLoop
 from pytest_decodegate.measure.vocabulary import accepted_ids, is_refusal
 from pytest_decodegate.measure.window import Load
@@ -87,7 +88,7 @@ def test_the_contract_says_from_which_ids_prompts_are_drawn(scripted: ScriptedSe
     SmallModel(scripted, 258)
 
     def watch() -> AbstractContextManager[Any]:
-        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=())))
+        return nullcontext(SimpleNamespace(report=lambda: Telemetry((), {})))
 
     progress: Any = SimpleNamespace(tick=lambda text: None)
     source = WindowSource("tpot", attach(scripted.url), LOAD, watch=watch, progress=progress)
