@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,10 +16,14 @@ LOG_PERIOD_SECONDS = 10.0
 
 
 class TerminalProgress:
-    """Says what a perf run is doing. Silent under -q; never mixes with the output of tests."""
+    """Says what a perf run is doing. Silent under -q; never mixes with the output of tests.
 
-    def __init__(self, config: pytest.Config) -> None:
+    around: puts how far the run is around the word on a step.
+    """
+
+    def __init__(self, config: pytest.Config, around: Callable[[str], str]) -> None:
         self._config = config
+        self._around = around
         self._written_at = 0.0
         self._transient = False
 
@@ -29,7 +34,7 @@ class TerminalProgress:
     def tick(self, text: str) -> None:
         """Where a step stands: rewritten on a terminal, now and then in a file."""
         if self._rewrites or time.monotonic() - self._written_at >= LOG_PERIOD_SECONDS:
-            self._write(text, transient=self._rewrites)
+            self._write(self._around(text), transient=self._rewrites)
 
     @property
     def _reporter(self) -> TerminalReporter | None:

@@ -25,6 +25,7 @@ from ..resources.server import ServerUnderTest
 from ..resources.sources import Sources
 from ..settings.settings import Settings, read_settings
 from .results import Results
+from .standing import Standing
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -66,9 +67,10 @@ class PerfSession:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config = config
         self.settings = settings
-        self.progress = TerminalProgress(config)
+        self.progress = TerminalProgress(config, lambda text: self._standing.around(text))
         self.id = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(2)
         self.results = Results(self.announce, self.progress)
+        self._standing = Standing(self.results.run, lambda: self.results.selected)
         self.debugging = False
         self.host_faults: list[str] = []
         self._cores = CpuLoad(family)
