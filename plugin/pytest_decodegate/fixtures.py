@@ -79,7 +79,7 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
-    """The inference server under test: attached with --perf-server, launched with --perf-serve, or the suite's own."""
+    """The inference server under test: attached with --perf-server, launched with --perf-launch, or the suite's own."""
     session = _session(request)
     if request.node.get_closest_marker("perf") and not session.has_usable_server:
         from .serving.unreachable import unreachable_server

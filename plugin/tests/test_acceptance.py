@@ -125,7 +125,7 @@ ATTACHED = """
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="a real server needs vllm")
 def test_a_server_that_does_not_start_is_not_started_again(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ATTACHED + "\n\n    def test_again(server): pass\n")
-    result = pytester.runpytest_subprocess("--perf", "--perf-serve=./no-such-model", "--perf-server-timeout=120")
+    result = pytester.runpytest_subprocess("--perf", "--perf-launch=./no-such-model", "--perf-server-timeout=120")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
         ["ServerError: the server ended while starting*", "ServerError: the server failed before, and is not started*"]

@@ -206,11 +206,11 @@ def test_more_pairs_are_the_default_than_replicates(pytester: pytest.Pytester) -
     def settings(*arguments: str) -> Settings:
         return read_settings(pytester.parseconfigure(*arguments))
 
-    alone, against = settings(), settings("--perf-against=same", "--perf-stack=env:A=1,2,env:B=3")
+    alone, against = settings(), settings("--perf-base=same", "--perf-candidate=env:A=1,2,env:B=3")
     assert (alone.replicates, alone.max_replicates, alone.base) == (5, 20, None)
     assert (against.replicates, against.max_replicates) == (6, 24)
     assert against.base == against.stack == Stack(env=(("A", "1,2"), ("B", "3")))
-    assert settings("--perf-against=this", "--perf-stack=env:A=1").base == Stack()
+    assert settings("--perf-base=this", "--perf-candidate=env:A=1").base == Stack()
 
 
 @pytest.mark.parametrize(

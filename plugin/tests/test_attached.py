@@ -212,8 +212,8 @@ A, B = Stack(server="http://a:8000"), Stack(server="http://b:8000")
     [
         (Stack(), B, False, "base this, candidate server=http://b:8000: only one of them .* server=URL for both"),
         (A, Stack(python="/p"), False, "only one of them is an attached server"),
-        (A, Stack(server="http://a:8000/v1/"), False, "would be measured against itself; .* --perf-against same"),
-        (A, B, True, "server=URL and --perf-serve: give one"),
+        (A, Stack(server="http://a:8000/v1/"), False, "would be measured against itself; .* --perf-base same"),
+        (A, B, True, "server=URL and --perf-launch: give one"),
         (A, Stack(server="b:8000"), False, "'b:8000' is not usable; write for example"),
         (A, Stack(server="http://me:pw@b"), False, "holds a user or a password"),
         (Stack(server="http://me:pw@b"), Stack(), False, "holds a user or a password"),
@@ -243,12 +243,15 @@ def test_a_server_is_a_whole_stack() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--perf-stack=server=http://a:1",), "--perf-stack: server=http://a:1 is for two stacks; *--perf-server URL"),
         (
-            ("--perf-stack=server=http://a:1", "--perf-against=this"),
+            ("--perf-candidate=server=http://a:1",),
+            "--perf-candidate: server=http://a:1 is for two stacks; *--perf-server URL",
+        ),
+        (
+            ("--perf-candidate=server=http://a:1", "--perf-base=this"),
             "base this, candidate server=http://a:1: only one*",
         ),
-        (("--perf-stack=server=http://a:1", "--perf-against=server=http://a:1"), "*measured against itself*"),
+        (("--perf-candidate=server=http://a:1", "--perf-base=server=http://a:1"), "*measured against itself*"),
     ],
 )
 def test_pytest_refuses_what_cannot_be_measured(

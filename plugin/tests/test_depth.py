@@ -150,5 +150,5 @@ def test_a_served_model_has_no_depth_to_choose(pytester: pytest.Pytester) -> Non
             monkeypatch.setattr(perf, "needs_gpu", lambda what: None)
             perf.slice_server(8)
     """)
-    result = pytester.runpytest_inprocess("--perf", "-rs", "--perf-serve=some/model")
+    result = pytester.runpytest_inprocess("--perf", "-rs", "--perf-launch=some/model")
     result.stdout.fnmatch_lines(["SKIPPED*only the suite's own rank-slice has a depth to choose"])

@@ -127,7 +127,7 @@ def test_a_server_imports_what_ranks_of_its_stack_do(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(home, "launch_own", launched)
-    session = session_of(pytester.parseconfigure(*([] if own else [f"--perf-stack=python={sys.executable}"])))
+    session = session_of(pytester.parseconfigure(*([] if own else [f"--perf-candidate=python={sys.executable}"])))
     if not own:
         monkeypatch.setattr(type(session.settings.stack), "python", other, raising=False)
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def test_a_run_says_what_ranks_under_another_python_do_not_get(pytester: pytest.
     (site,) = (project / "clone").glob("lib/*/site-packages")
     (site / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     pytester.makepyfile("import pytest\n\n@pytest.mark.perf\ndef test_speed(): pytest.skip('made up')")
-    result = pytester.runpytest_subprocess("-m", "perf", "--perf-stack=python=clone/bin/python")
+    result = pytester.runpytest_subprocess("-m", "perf", "--perf-candidate=python=clone/bin/python")
     # pytester puts its own folder before PYTHONPATH.
     result.stdout.fnmatch_lines(
         [f"perf: *({project}/src:*:{project}/own) is not given to {project}/clone/bin/python: *"]

@@ -196,7 +196,7 @@ def test_a_timeout_that_is_shorter_than_a_start_names_the_ranks(pytester: pytest
     pytester.makepyfile(
         test_flaky="import pytest\n\n@pytest.mark.world_size(2)\ndef test_start(torchrun): torchrun(print)\n"
     )
-    result = pytester.runpytest_subprocess("-p", "no:randomly", "--timeout=7", f"--perf-stack=python={python}")
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "--timeout=7", f"--perf-candidate=python={python}")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["RankHung: gang 'w2-1': ranks 0, 1 did not connect within * ends the test 7 s after its begin: *"]

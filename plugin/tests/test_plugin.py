@@ -226,7 +226,7 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ("--perf-server=http://[::1", "--perf-server: 'http://?::1' is not a URL*"),
         ("--perf-server=http://n0:http", "--perf-server: 'http://n0:http' is not a URL*"),
         ("--perf-budget=30", "--perf-budget: '30' is not a time above zero with its unit; write for example 30m*"),
-        ("--perf-serve='", "--perf-serve: *cannot be split into arguments*"),
+        ("--perf-launch='", "--perf-launch: *cannot be split into arguments*"),
         ("--perf-server-model=kimi", "--perf-server-model: 'kimi' is for an attached server; *"),
         ("--perf-server-key-env=HOME", "--perf-server-key-env: only an attached server asks for a key*"),
         ("--perf-server-restarts=1", "--perf-server-restarts: '1' is not a whole number of at least 2"),
@@ -240,7 +240,7 @@ def test_a_bad_world_size_stops_the_run_at_collection(pytester: pytest.Pytester,
         ),
         ("--perf-rdzv-endpoint=a:1", "--perf-nnodes: 1 nodes also need --perf-node-start, --perf-listen-host"),
         ("--perf-deadline=soon", "--perf-deadline: 'soon' is not*"),
-        ("--perf-serve=-tp 8", "--perf-serve: '-tp 8' names no model*"),
+        ("--perf-launch=-tp 8", "--perf-launch: '-tp 8' names no model*"),
         ("--perf-report=/dev/null/x", "--perf-report: cannot write to *"),
         ("-operf_tolerance=gemm", "*perf_tolerance: line 'gemm' is not of the form*"),
         ("-operf_tolerance=gemm = 5", "*perf_tolerance: line 'gemm = 5': tolerance ' 5' is not a percentage*"),
@@ -254,8 +254,8 @@ def test_a_bad_option_is_refused_by_name_and_value(pytester: pytest.Pytester, op
 
 
 def test_server_and_serve_together_are_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest("--perf-server=http://127.0.0.1:1", "--perf-serve=x")
-    result.stderr.fnmatch_lines(["ERROR: --perf-server and --perf-serve: give one*"])
+    result = pytester.runpytest("--perf-server=http://127.0.0.1:1", "--perf-launch=x")
+    result.stderr.fnmatch_lines(["ERROR: --perf-server and --perf-launch: give one*"])
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_python_without_torch_is_refused_before_anything_is_started(
     assert "no pytest" in said
 
 
-@pytest.mark.parametrize("options", [["--perf-stack"], ["--perf-against=this", "--perf-stack"], ["--perf-against"]])
+@pytest.mark.parametrize("options", [["--perf-candidate"], ["--perf-base=this", "--perf-candidate"], ["--perf-base"]])
 def test_pytest_refuses_it_too(bare: str, pytester: pytest.Pytester, options: list[str]) -> None:
     *others, option = options
     result = pytester.runpytest_subprocess("--perf", *others, f"{option}=python={bare}")

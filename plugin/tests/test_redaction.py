@@ -234,7 +234,7 @@ def test_a_server_url_with_a_user_is_refused_and_not_quoted(read: Callable[[str]
 def test_a_stack_that_cannot_be_read_shows_no_secret() -> None:
     for texts in (["env:HF_TOKEN=hf-mine", "env:HF_TOKEN=hf-other"], ["nonsense,env:HF_TOKEN=hf-mine"]):
         with pytest.raises(BadInput) as caught:
-            parse_stack(texts, "--perf-stack")
+            parse_stack(texts, "--perf-candidate")
 
         assert "hf-" not in str(caught.value)
 

@@ -316,7 +316,7 @@ def test_a_server_twice_as_slow_does_not_pass_by_holding_tokens_back(
     slow.completion = grouped([18] + [1] * 6, told, [], 2 * PACE_SECONDS)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(UPGRADE)
-    stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={slow.url}")
+    stacks = (f"--perf-base=server={scripted.url}", f"--perf-candidate=server={slow.url}")
     try:
         pytester.runpytest_inprocess(
             "-m", "perf", *stacks, "--perf-report=report", "--perf-replicates=4", "--perf-max-replicates=4"
@@ -374,7 +374,7 @@ def test_one_of_two_stacks_that_hangs_ends_the_other_tests(pytester: pytest.Pyte
     hanging.completion = streaming([token(1)], then_hang=True)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
-    stacks = (f"--perf-against=server={scripted.url}", f"--perf-stack=server={hanging.url}")
+    stacks = (f"--perf-base=server={scripted.url}", f"--perf-candidate=server={hanging.url}")
     options = ("-m", "perf", "-k", "tpot", "--perf-warmup-timeout=1", "--perf-report=report")
     try:
         pytester.runpytest_inprocess(*options, *stacks)

@@ -60,7 +60,7 @@ def test_prefix_caching_is_off_whatever_the_user_serves(start: home.ServerLaunch
 
 @pytest.mark.parametrize("words", [[], ["-tp", "8"]])
 def test_no_model_is_refused(words: list[str]) -> None:
-    with pytest.raises(BadInput, match=r"--perf-serve: .* names no model"):
+    with pytest.raises(BadInput, match=r"--perf-launch: .* names no model"):
         read_command(words)
 
 
@@ -76,7 +76,7 @@ def test_what_decodegate_chooses_is_refused(flag: str) -> None:
 
 def test_a_port_is_the_users_to_choose() -> None:
     assert read_command(["kimi", "--port", "8123", "-tp", "8"]) == UsersCommand("kimi", 8123, ("-tp", "8"))
-    with pytest.raises(BadInput, match=r"--perf-serve: .*'eighty'"):
+    with pytest.raises(BadInput, match=r"--perf-launch: .*'eighty'"):
         read_command(["kimi", "--port", "eighty"])
 
 

@@ -176,7 +176,7 @@ def test_a_server_of_known_capacity(scripted: ScriptedServer) -> None:
 def test_servers_of_two_stacks_are_not_swept(scripted: ScriptedServer) -> None:
     metric = Metric.of("throughput_plateau", "serving", unit="tok/s")
     work = ServerWork(metric, attach(scripted.url), LOAD)
-    with pytest.raises(pytest.skip.Exception, match=r"with --perf-against .* none is swept"):
+    with pytest.raises(pytest.skip.Exception, match=r"with --perf-base .* none is swept"):
         TwoStacks.measure_plateau(NOBODY, work, most=4)
 
     assert scripted.prompts == []

@@ -28,7 +28,7 @@ from pytest_decodegate.reference.loaded import (
 )
 from pytest_decodegate.settings.stack import THIS, Stack, declared, describe, parse_stack
 
-OPTION = "--perf-against"
+OPTION = "--perf-base"
 ANOTHER = Stack(python="/venv/bin/python")
 
 

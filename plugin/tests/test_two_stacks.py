@@ -82,9 +82,9 @@ def test_the_options_that_name_stacks_are_the_commands(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match="pytest refused to run"):
-        measured(Stack(), CANDIDATE, None, ["--perf-against=this", "-p", "no:cacheprovider"])
+        measured(Stack(), CANDIDATE, None, ["--perf-base=this", "-p", "no:cacheprovider"])
 
-    assert "--perf-stack and --perf-against (this): leave them out" in capsys.readouterr().err
+    assert "--perf-candidate and --perf-base (this): leave them out" in capsys.readouterr().err
 
 
 def test_what_is_allowed_to_differ_reaches_pytest_as_a_declared_change(

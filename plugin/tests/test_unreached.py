@@ -72,7 +72,7 @@ def test_the_end_of_a_run_says_so_if_every_test_was_begun(
             pytest.skip("needs eight GPUs")
         """
     )
-    stacks = ("--perf-against=this", "--perf-stack=env:DECODEGATE_SLOWDOWN=marlim*=5%")
+    stacks = ("--perf-base=this", "--perf-candidate=env:DECODEGATE_SLOWDOWN=marlim*=5%")
     result = pytester.runpytest_inprocess("-m", "perf", *stacks, "--perf-report=report", *stop_early)
     *_, end, _ = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
     missed = "DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down, *; metrics measured: none; *"

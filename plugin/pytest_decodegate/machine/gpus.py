@@ -87,7 +87,7 @@ class Gpu:
         if not isinstance(size, int):
             raise BadInput(
                 f"GPU {self.index} ({self.name}): neither NVML nor CUDA tells how much memory it has, so nobody knows "
-                "which model it holds; serve one of your own with --perf-serve, or attach to it with --perf-server"
+                "which model it holds; serve one of your own with --perf-launch, or attach to it with --perf-server"
             )
 
         return size

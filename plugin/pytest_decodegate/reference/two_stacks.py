@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _skip(what_is_done: str) -> NoReturn:
-    pytest.skip(f"with --perf-against {what_is_done}")
+    pytest.skip(f"with --perf-base {what_is_done}")
 
 
 class TwoStacks:

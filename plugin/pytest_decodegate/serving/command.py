@@ -1,4 +1,4 @@
-"""The user's own vLLM command line, as --perf-serve gives it."""
+"""The user's own vLLM command line, as --perf-launch gives it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UsersCommand:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise BadInput(f"--perf-serve: {message}")
+        raise BadInput(f"--perf-launch: {message}")
 
 
 _DEGREES = (
@@ -63,12 +63,12 @@ def read_command(words: Sequence[str]) -> UsersCommand:
     known, rest = parser.parse_known_args(list(words))
     for flag, reason in _REFUSED.items():
         if any(_means(word, flag) for word in rest):
-            raise BadInput(f"--perf-serve: leave out {flag}; {reason}")
+            raise BadInput(f"--perf-launch: leave out {flag}; {reason}")
 
     if known.model is None and rest and not rest[0].startswith("-"):
         known.model, rest = rest[0], rest[1:]  # as in `vllm serve MODEL ...`
     if known.model is None:
-        raise BadInput(f"--perf-serve: {' '.join(words)!r} names no model; begin with its name or give --model NAME")
+        raise BadInput(f"--perf-launch: {' '.join(words)!r} names no model; begin with its name or give --model NAME")
 
     # The server runs in a folder of its own, where a relative path would lead nowhere.
     model = str(Path(known.model).absolute()) if Path(known.model).exists() else known.model

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.hookspec(firstresult=True)
 def pytest_decodegate_stacks(config: pytest.Config) -> tuple[Stack, Stack] | None:
-    """Give base and candidate to a run that a program starts; None leaves them to --perf-against and --perf-stack.
+    """Give base and candidate to a run that a program starts; None leaves them to --perf-base and --perf-candidate.
 
     Asked before the options are read; with two stacks given, those options are refused.
     """

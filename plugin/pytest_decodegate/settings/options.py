@@ -51,7 +51,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-replicates",
         metavar="N",
         help="Fresh gangs or server windows per metric (default: 5); with "
-        "--perf-against pairs of gangs, and how many live at once (default: 6)",
+        "--perf-base pairs of gangs, and how many live at once (default: 6)",
     )
     group.addoption(
         "--perf-max-replicates",
@@ -64,25 +64,25 @@ def add_options(parser: pytest.Parser) -> None:
         help="What is different on purpose, for example driver,nccl or env:NCCL_PROTO; any other difference confounds",
     )
     group.addoption(
-        "--perf-stack",
+        "--perf-candidate",
         metavar="STACK",
         action="append",
         help="The stack under test: python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to "
         "preload), env:NAME=VALUE, several joined by commas or repeated (default: 'this', what pytest runs with); with "
-        "--perf-against also server=URL, a server that runs already, for both",
+        "--perf-base also server=URL, a server that runs already, for both",
     )
     group.addoption(
-        "--perf-against",
+        "--perf-base",
         metavar="STACK",
         action="append",
         help="Measure this stack too, in turn with the one under test, and gate against it instead of a stored "
-        "baseline: it is the base (what runs today), --perf-stack the candidate; 'same' measures the candidate twice",
+        "baseline: it is the base (what runs today); 'same' measures the candidate twice",
     )
     group.addoption(
         "--perf-budget",
         metavar="TIME",
         help="Time that the run may spend on metrics that are still open after their first look: 45m, 2h (default: "
-        "20m); with --perf-against, for the servers of one TPOT, which are started in turn (default: 30m)",
+        "20m); with --perf-base, for the servers of one TPOT, which are started in turn (default: 30m)",
     )
     group.addoption(
         "--perf-pin",
@@ -91,7 +91,7 @@ def add_options(parser: pytest.Parser) -> None:
         "experts; also passed to the server that the suite launches",
     )
     group.addoption("--perf-server", metavar="URL", help="Measure TPOT of this running OpenAI-compatible server")
-    group.addoption("--perf-serve", metavar="ARGS", help="Launch vLLM with these arguments instead of the suite's own")
+    group.addoption("--perf-launch", metavar="ARGS", help="Launch vLLM with these arguments instead of the suite's own")
     group.addoption(
         "--perf-server-key-env",
         metavar="NAME",

@@ -75,9 +75,9 @@ def read_settings(config: pytest.Config) -> Settings:
     stack, base = values.stacks(config, given)
     replicates = values.count(config, "--perf-replicates", default=6 if base else 5, at_least=2)
     most = values.count(config, "--perf-max-replicates", default=4 * replicates, at_least=replicates)
-    server, serve = config.getoption("--perf-server"), config.getoption("--perf-serve")
+    server, serve = config.getoption("--perf-server"), config.getoption("--perf-launch")
     if server and serve:
-        raise BadInput("--perf-server and --perf-serve: give one, a server to attach to or one to launch")
+        raise BadInput("--perf-server and --perf-launch: give one, a server to attach to or one to launch")
 
     attached = server or stack.server
     return Settings(

@@ -133,11 +133,11 @@ def check_servers(base: Stack, candidate: Stack, *, same: bool, launches: bool) 
             "be started here; give server=URL for both, or for none"
         )
     if launches:
-        raise BadInput("server=URL and --perf-serve: give one, servers to attach to or one to launch")
+        raise BadInput("server=URL and --perf-launch: give one, servers to attach to or one to launch")
     if base_url(base.server) == base_url(candidate.server) and not same:
         raise BadInput(
             f"server={candidate.server} on both sides would be measured against itself; give two servers, or "
-            f"`pytest -m perf --perf-stack server={candidate.server} --perf-against same` to see what can be resolved"
+            f"`pytest -m perf --perf-candidate server={candidate.server} --perf-base same` to see what can be resolved"
         )
 
 

@@ -25,7 +25,7 @@ AUTO = "auto"
 """The value of --perf-baseline that names its default: a stored stack is chosen. A file of this name is "./auto"."""
 
 SAME = "same"
-"""The value of --perf-against that names the stack under test itself: an A/A, in which nothing may move."""
+"""The value of --perf-base that names the stack under test itself: an A/A, in which nothing may move."""
 
 PINS = ("attention", "moe")
 """What --perf-pin can name."""
@@ -62,37 +62,37 @@ def stacks(config: pytest.Config, given: tuple[Stack, Stack] | None) -> tuple[St
     from .rank_python import check_ranks
     from .stack import parse_stack
 
-    texts: list[str] = config.getoption("--perf-stack") or []
-    against: list[str] = config.getoption("--perf-against") or []
+    texts: list[str] = config.getoption("--perf-candidate") or []
+    against: list[str] = config.getoption("--perf-base") or []
     if given and (texts or against):
         raise BadInput(
-            f"--perf-stack and --perf-against ({', '.join([*texts, *against])}): leave them out; the command that "
+            f"--perf-candidate and --perf-base ({', '.join([*texts, *against])}): leave them out; the command that "
             "started this run says which two stacks it compares"
         )
 
-    stack = given[1] if given else parse_stack(texts, "--perf-stack")
+    stack = given[1] if given else parse_stack(texts, "--perf-candidate")
     if not (given or against):
         if stack.server:
-            raise BadInput(f"--perf-stack: server={stack.server} is for two stacks; alone it is --perf-server URL")
+            raise BadInput(f"--perf-candidate: server={stack.server} is for two stacks; alone it is --perf-server URL")
         if stack.python is not None:
-            check_ranks(stack, "--perf-stack", import_path(config))
+            check_ranks(stack, "--perf-candidate", import_path(config))
 
         return stack, None
 
     for option in ("--perf-record", "--perf-baseline", "--perf-nnodes", "--perf-server", "--perf-server-restarts"):
         if config.getoption(option) is not None:
             raise BadInput(
-                f"--perf-against and {option}: give one; both stacks are measured here and now (two running servers "
-                "are --perf-stack server=URL --perf-against server=URL)"
+                f"--perf-base and {option}: give one; both stacks are measured here and now (two running servers "
+                "are --perf-candidate server=URL --perf-base server=URL)"
             )
 
     from .stack import check_servers
 
     same = against == [SAME]
-    base = given[0] if given else stack if same else parse_stack(against, "--perf-against")
-    check_servers(base, stack, same=same, launches=config.getoption("--perf-serve") is not None)
-    check_ranks(stack, "--perf-stack", import_path(config))
-    check_ranks(base, "--perf-against", import_path(config))
+    base = given[0] if given else stack if same else parse_stack(against, "--perf-base")
+    check_servers(base, stack, same=same, launches=config.getoption("--perf-launch") is not None)
+    check_ranks(stack, "--perf-candidate", import_path(config))
+    check_ranks(base, "--perf-base", import_path(config))
     return stack, base
 
 
@@ -272,7 +272,7 @@ def server_model(name: str | None, server: str | None) -> str | None:
     if name is not None and server is None:
         raise BadInput(
             f"--perf-server-model: {name!r} is for an attached server; give --perf-server URL too, or name the model "
-            "that is to be launched in --perf-serve"
+            "that is to be launched in --perf-launch"
         )
 
     return name
@@ -283,7 +283,7 @@ def restarts(config: pytest.Config, server: str | None) -> int | None:
     if config.getoption("--perf-server-restarts") is None:
         return None
     if server is not None:
-        raise BadInput("--perf-server-restarts: an attached server is not ours to restart; launch it by --perf-serve")
+        raise BadInput("--perf-server-restarts: an attached server is not ours to restart; launch it by --perf-launch")
 
     return count(config, "--perf-server-restarts", default=2, at_least=2)
 
@@ -304,13 +304,13 @@ def quality_prompts(text: str | None) -> tuple[str, ...]:
 
 
 def serve(text: str | None) -> tuple[str, ...] | None:
-    """The words of --perf-serve."""
+    """The words of --perf-launch."""
     if text is None:
         return None
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise BadInput(f"--perf-serve: {text!r} cannot be split into arguments: {error}") from error
+        raise BadInput(f"--perf-launch: {text!r} cannot be split into arguments: {error}") from error
 
     from ..serving.command import read_command
 
