@@ -6,6 +6,8 @@ import importlib.metadata
 import re
 from typing import Final
 
+from .stack import package_version
+
 _NCCL: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _PIN: Final = re.compile(r"torch\s*\(?==\s*([0-9][0-9a-z.]*)")
 
@@ -15,18 +17,8 @@ def installed() -> dict[str, str]:
 
     What is not there has no key. Runs under the Python of the ranks.
     """
-    found = {"nccl": _version(*_NCCL), "vllm_wants_torch": _pinned_torch()}
+    found = {"nccl": package_version(*_NCCL), "vllm_wants_torch": _pinned_torch()}
     return {name: value for name, value in found.items() if value}
-
-
-def _version(*names: str) -> str | None:
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-
-    return None
 
 
 def _pinned_torch() -> str | None:

@@ -58,7 +58,7 @@ def probe() -> dict[str, Json]:
     if torch.version.cuda:
         facts["cuda"] = str(torch.version.cuda)
 
-    facts |= {name: version for name, names in _DISTRIBUTIONS.items() if (version := _installed(*names))}
+    facts |= {name: version for name, names in _DISTRIBUTIONS.items() if (version := package_version(*names))}
     return facts | _nccl(torch)
 
 
@@ -209,7 +209,8 @@ def _home() -> Path:
         return Path("/")
 
 
-def _installed(*names: str) -> str | None:
+def package_version(*names: str) -> str | None:
+    """The version of the first of these packages that is installed; None if none is."""
     for name in names:
         try:
             return importlib.metadata.version(name)
