@@ -248,3 +248,22 @@ def test_a_selection_without_perf_tests_proves_nothing(pytester: pytest.Pytester
     result = upgrade(pytester, "--candidate=this", "--", "-k", "no_such_test")
     assert result.ret == 2
     result.stdout.fnmatch_lines(["open: no perf test was selected", "answer: NOT PROVEN: 0 metrics in *"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file or directory; name the --json of an upgrade"),
+        ("{}", "is no answer of `decodegate upgrade --json`: it has no 'schema'"),
+        ('{"schema": 3, "metrics": [{"metric": "gemm", "passes": true}]}', "it left nothing open"),
+    ],
+)
+def test_an_earlier_answer_that_cannot_be_gone_on_from_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    answer = tmp_path / "up.json"
+    if content is not None:
+        answer.write_text(content)
+
+    assert main(["upgrade", "--candidate", "env:A=1", "--open", str(answer)]) == BAD_INPUT
+    assert said in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from kept_baselines import recorded_once
 
 from pytest_decodegate.baseline.reader import load
+from pytest_decodegate.session.session import PerfSession
 
 TESTS = """
     import json, os
@@ -115,6 +116,15 @@ def test_one_slower_metric_is_no_go_and_named_alone(run: Any, pytester: pytest.P
     assert "kernel[m=3] over 4 sessions" in (pytester.path / "report/report.html").read_text(), "with this run's level"
     (slower,) = [line for line in outcomes if line.get("verdict") == "REGRESSED"]
     assert slower["confirmation"]["replicates"] == 5
+
+
+def test_what_ranks_print_is_shown_beside_crashes_and_with_v_only(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chatter = "Registering 15 cuda graph addresses"
+    monkeypatch.setattr(PerfSession, "output", lambda self: [("Captured stdout rank 0", chatter)])
+    verdict = run(kernel_3=[1.04])
+    assert chatter not in verdict.stdout.str()
+    assert chatter in run("-v", kernel_3=[1.04]).stdout.str()
+    assert chatter in run(markers="crashing").stdout.str()
 
 
 def test_a_lucky_first_regressed_that_fresh_gangs_do_not_repeat_does_not_stand(run: Any) -> None:

@@ -19,7 +19,7 @@ from pytest_decodegate.gate.run import Run
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.metric import Metric
 from pytest_decodegate.report.screen import About
-from pytest_decodegate.report.upgrade import document, text
+from pytest_decodegate.report.upgrade import SCHEMA, document, text, unsettled
 from pytest_decodegate.session.launches import Launch
 from pytest_decodegate.session.outcomes import ended
 
@@ -159,3 +159,25 @@ def test_runs_on_gpus_still_get_their_answers(name: str, answer: Answer) -> None
     decision = decide_all(list(map(of_schema_1, written["metrics"])), written["unfinished"])
     assert decision.answer == written["answer"] == answer
     assert [cause.names for cause in decision.grounds] == [tuple(cause["names"]) for cause in written["causes"]]
+
+
+def test_what_an_answer_left_open_is_read_back_from_it() -> None:
+    step = changed(JUDGED, name="decode_step[tp=1,m=1]")
+    advised = changed(JUDGED, name="copy", advisory=True)
+    said = run(STACKS, JUDGED, changed(PASSED, name="gemm"), FAILED, advised, step, END)
+    assert unsettled(document(said).encode()) == ["allreduce[world=2]", "moe"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("[]", "it has no"),
+        ("{}", "it has no 'schema'"),
+        ('{"schema": 1}', f"schema is 1, this version writes {SCHEMA}"),
+        (f'{{"schema": {SCHEMA}}}', "it has no 'metrics'"),
+        ("not json", "Expecting value"),
+    ],
+)
+def test_what_is_no_answer_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        unsettled(text.encode())

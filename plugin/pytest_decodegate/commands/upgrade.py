@@ -37,6 +37,12 @@ def add(commands: Any) -> None:
         "--allow", metavar="NAMES", help="what else differs on purpose, as --perf-change of pytest: model,flag:dtype"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer and all metrics there as JSON")
+    parser.add_argument(
+        "--open",
+        type=Path,
+        metavar="FILE",
+        help="measure only what an earlier answer, its --json, did not pass",
+    )
     parser.add_argument("arguments", nargs="*", metavar="PYTEST_ARGUMENT", help="passed to pytest; options after --")
     parser.set_defaults(run=_run)
 
@@ -62,13 +68,35 @@ def _run(options: argparse.Namespace) -> int:
     )
     check_ranks(base, "--base", inherited())
     check_ranks(candidate, "--candidate", inherited())
+    only = [f"--perf-only={names}"] if (names := _open_names(options.open)) else []
     allowed = [f"--perf-change={options.allow}"] if options.allow else []
-    run = measured(base, candidate, options.markers, [*allowed, *options.arguments], options.typed)
+    run = measured(base, candidate, options.markers, [*only, *allowed, *options.arguments], options.typed)
     print(text(run, _about(options)), end="")
     if options.json is not None:
         _write(options.json, document(run))
 
     return run.decision.answer.status
+
+
+def _open_names(answer: Path | None) -> str:
+    """The metrics that an earlier answer did not settle, for --perf-only; "" without one.
+
+    Raises BadInput for a file that is no such answer, or where nothing is left to measure.
+    """
+    from ..report.upgrade import unsettled
+
+    if answer is None:
+        return ""
+    try:
+        names = unsettled(answer.read_bytes())
+    except OSError as error:
+        raise BadInput(f"--open {answer}: cannot be read: {error.strerror}; name the --json of an upgrade") from error
+    except ValueError as error:
+        raise BadInput(f"--open {answer}: is no answer of `decodegate upgrade --json`: {error}") from error
+    if not names:
+        raise BadInput(f"--open {answer}: it left nothing open; its metrics all passed")
+
+    return ",".join(names)
 
 
 def _about(options: argparse.Namespace) -> About:

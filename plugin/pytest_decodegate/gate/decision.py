@@ -156,7 +156,12 @@ def _resolutions(outcomes: Sequence[Result | Failed]) -> Iterator[Resolution]:
 
 def is_run_level(outcome: Result | Failed) -> bool:
     """Whether no test measures it: it is what the metrics of the run say together."""
-    return outcome.name.partition("[")[0] in TOGETHER
+    return is_together(outcome.name)
+
+
+def is_together(name: str) -> bool:
+    """Whether `name` is of a metric that several others make up."""
+    return name.partition("[")[0] in TOGETHER
 
 
 def _family(judgement: Judgement) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from ..gate.decision import is_together
 from ..gate.result import Failed, Result
 from ..gate.run import Run
 from .fields import as_json
@@ -43,6 +44,22 @@ def _cells(outcome: Result | Failed) -> tuple[str, ...]:
 
 def _row(outcome: Result | Failed) -> Row:
     return outcome.judgement if isinstance(outcome, Result) else outcome
+
+
+def unsettled(answer: bytes) -> list[str]:
+    """The metrics that did not pass in the JSON document of an earlier run, but for what the run says of them together.
+
+    Raises ValueError for a text that is no such document.
+    """
+    try:
+        document = json.loads(answer)
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema is {document['schema']!r}, this version writes {SCHEMA}")
+
+        rows = [row for row in document["metrics"] if not row.get("passes") and not row.get("advisory")]
+        return [str(row["metric"]) for row in rows if not is_together(str(row["metric"]))]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it has no {error}") from error
 
 
 def document(run: Run) -> str:

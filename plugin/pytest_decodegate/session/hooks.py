@@ -144,8 +144,11 @@ class SessionHooks:
             # Our own frames help nobody; the line of the test does.
             raise pytest.fail.Exception(_without_our_frames(error, item), pytrace=False) from None
         finally:
-            for title, text in self._session.output():
-                item.add_report_section(when, title, text)
+            output = self._session.output()
+            # What ranks and servers print helps with a crash; beside a verdict hundreds of lines would say nothing.
+            if item.config.get_verbosity() > 0 or not (is_perf(item) and self._session.results.concluded(item)):
+                for title, text in output:
+                    item.add_report_section(when, title, text)
 
 
 def _without_our_frames(error: DecodegateError, item: pytest.Item) -> str:
