@@ -3,10 +3,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_decodegate.client.stream import Exchange, RequestTiming, TokenClock, read
+from pytest_decodegate.client.stream import ONE_PIECE, Exchange, RequestTiming, TokenClock, read
 from pytest_decodegate.errors import ServerError
 
 DONE = "[DONE]"
@@ -217,6 +217,7 @@ GROUPS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), min_size
 
 
 @given(GROUPS, st.floats(1e-4, 0.5), st.sampled_from(["token_ids", "continuous_usage", "final_usage"]), st.booleans())
+@example([[1, 20, 40, 40], [1]], 0.5, "token_ids", False)
 def test_any_grouping_of_tokens_gives_the_pace_or_nothing(
     groups: list[list[int]], pace_s: float, counted_by: str, is_cut: bool
 ) -> None:
@@ -226,8 +227,9 @@ def test_any_grouping_of_tokens_gives_the_pace_or_nothing(
     resolution = 5 * late_s / pace_s
     if len(groups) == 1:
         assert timing.tpot_s is None  # all at once: no time has passed
+    elif timing.tpot_s is None and timing.is_counted:  # as good as all at once
+        assert sum(map(sum, groups[1:])) < 1.1 * ONE_PIECE * sum(groups[0])
     elif timing.tpot_s is None:
-        assert not timing.is_counted
         assert sum(map(sum, groups)) > sum(map(len, groups))
     else:
         assert timing.tpot_s == pytest.approx(pace_s, rel=1e-6 + resolution)
