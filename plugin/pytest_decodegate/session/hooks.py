@@ -30,6 +30,7 @@ class SessionHooks:
 
     def __init__(self, session: PerfSession) -> None:
         self._session = session
+        self._headings: set[str] = set()
 
     def pytest_unconfigure(self) -> None:
         """Stop whatever is still alive, also after Ctrl-C."""
@@ -61,10 +62,17 @@ class SessionHooks:
         if is_perf(item):
             if report.failed:
                 self._session.results.attempt_failed(item.nodeid)
+
+            self._leave_out_output(item, report)
             passing = all(result.passes for result in self._session.results.of(item))
             self._session.results.test_ended(report, passing=passing, advisory=marker_advisory(item))
 
         return report
+
+    def _leave_out_output(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """What ranks and servers print helps with a crash; beside a verdict its hundreds of lines would say nothing."""
+        if item.config.get_verbosity() < 1 and self._session.results.concluded(item):
+            report.sections = [section for section in report.sections if section[0] not in self._headings]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -144,11 +152,9 @@ class SessionHooks:
             # Our own frames help nobody; the line of the test does.
             raise pytest.fail.Exception(_without_our_frames(error, item), pytrace=False) from None
         finally:
-            output = self._session.output()
-            # What ranks and servers print helps with a crash; beside a verdict hundreds of lines would say nothing.
-            if item.config.get_verbosity() > 0 or not (is_perf(item) and self._session.results.concluded(item)):
-                for title, text in output:
-                    item.add_report_section(when, title, text)
+            for title, text in self._session.output():
+                item.add_report_section(when, title, text)
+                self._headings.add(f"Captured {title} {when}")  # as TestReport.from_item_and_call writes it
 
 
 def _without_our_frames(error: DecodegateError, item: pytest.Item) -> str:
