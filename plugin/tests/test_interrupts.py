@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,6 +51,15 @@ TESTS = """
     def test_it(perf, name, then):
         perf.gate(Metric.of(name, "cpu"), Source(then), lambda: Provenance({"cpu": "made up", "cores": 2}, {}, {}))
 """
+
+
+@pytest.fixture(autouse=True)
+def signals_that_a_shell_gives() -> Iterator[None]:
+    """Neither is ignored, though this run may stand under `nohup`: children inherit what their parent ignores."""
+    before = [signal.signal(number, signal.SIG_DFL) for number in BOTH]
+    yield
+    for number, handler in zip(BOTH, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", BOTH)
