@@ -399,7 +399,7 @@ def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
     result = pytester.runpytest_inprocess("-m", "perf", "-k", "first", f"--perf-server={scripted.url}", "--perf-record")
-    result.stdout.fnmatch_lines(["first: warming up, 0 s, at most 900 s without a token (--perf-warmup-timeout)"])
+    result.stdout.fnmatch_lines(["*first: warming up, 0 s, at most 900 s without a token (--perf-warmup-timeout)*"])
 
 
 def test_a_server_that_fails_is_a_row_of_the_table(pytester: pytest.Pytester, scripted: ScriptedServer) -> None:

@@ -91,7 +91,9 @@ def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
 def test_a_start_says_whether_the_compile_caches_were_warm(tmp_path: Path) -> None:
     script = "os.makedirs(os.path.join(os.environ['VLLM_CACHE_ROOT'], 'torch_compile_cache', 'f00'), exist_ok=True)"
     given = options(tmp_path, f"import os; {script}; serve()")
-    quiet = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    # All that name a folder: torch sets its own in a process that compiled something.
+    names = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
+    quiet = {name: str(tmp_path / name) for name in names}
     given = replace(given, environment={**given.environment, **quiet})
     for state, before, added in (("cold", None, 1), ("warm", 1, 0)):
         with launch(given) as server:
