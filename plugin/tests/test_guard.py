@@ -71,6 +71,11 @@ def start(script: str, tag: str, grace_seconds: float = 0.2) -> subprocess.Popen
 def test_a_terminated_guard_leaves_no_descendant_not_even_in_another_session(tag: str) -> None:
     with killed_after(start(TREE, tag)) as process:
         read_ready(process.stdout)
+        # A process shows no environment in the moment of its exec.
+        deadline = time.monotonic() + SECONDS
+        while len(processes.tagged(TAG, tag)) < 4 and time.monotonic() < deadline:
+            os.sched_yield()
+
         assert len(processes.tagged(TAG, tag)) == 4
         process.terminate()
         assert process.wait(SECONDS) == 128 + signal.SIGTERM
