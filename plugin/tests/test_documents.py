@@ -29,7 +29,7 @@ from pytest_decodegate.gate.run import Run
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.report import documents, github
 from pytest_decodegate.report.content import Begun, Content, RunFacts, of_run
-from pytest_decodegate.report.documents import FILES, write_atomically
+from pytest_decodegate.report.documents import LINES, write_atomically
 from pytest_decodegate.report.exports import csv_table, prometheus
 from pytest_decodegate.report.html import page
 from pytest_decodegate.report.lines import properties
@@ -205,7 +205,8 @@ def test_a_run_that_is_killed_leaves_what_it_measured_and_says_where_it_was(
     killed = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=out/report")
     assert killed.ret == -signal.SIGKILL
     folder = pytester.path / "out/report"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES), "whole files, and none left over"
+    files = ["metrics.prom", "report.html", "report.md", "results.csv", LINES, "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files, "whole files, and none left over"
     *_, last = lines_of(folder)
     assert (last["event"], last["number"], last["selected"]) == ("begun", 3, 3)
     assert str(last["test"]).endswith("test_speed[2]")

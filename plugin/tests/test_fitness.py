@@ -316,7 +316,7 @@ def stack(**facts: Any) -> LoadedStack:
     known = {"torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9", "nccl_path": ["/env/libnccl.so.2"], **facts}
     packages = (Importable("torch", "2.11.0+cu130"), Importable("vllm", "0.26.0"))
     installed = {"nccl": "2.28.9", "vllm_wants_torch": "2.11.0"}
-    return LoadedStack("python", packages, known, driver_cuda=(13, 0), installed=installed)
+    return LoadedStack(packages, known, driver_cuda=(13, 0), installed=installed)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def stack(**facts: Any) -> LoadedStack:
         ),
         ("packages", replace(stack(), packages=(Importable("torch", None, "no torch"),)), Grade.FAIL, "no torch"),
         ("packages", replace(stack(), packages=(Importable("vllm", None, "no vllm"),)), Grade.WARN, "no vllm"),
-        ("nccl", LoadedStack("python", problem="it cannot run ranks"), Grade.SKIP, "it cannot run ranks"),
+        ("nccl", LoadedStack(problem="it cannot run ranks"), Grade.SKIP, "it cannot run ranks"),
     ],
 )
 def test_what_ranks_would_load(name: str, found: LoadedStack, grade: Grade, text: str) -> None:

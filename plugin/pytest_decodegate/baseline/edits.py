@@ -49,7 +49,7 @@ def accept(baseline: Baseline, metric: str, since: str | None) -> tuple[Baseline
     """
     chosen = {
         name: replace(stored, accepted=_session_id(stored, since))
-        for name, stored in _matching(baseline, metric).items()
+        for name, stored in matching(baseline, metric).items()
         if since is None or any(session.id == since for session in stored.sessions)
     }
     if not chosen:
@@ -156,9 +156,14 @@ def _pruned(baseline: Baseline, stored: StoredMetric, pruning: Pruning) -> Store
     return replace(stored, sessions=kept, accepted=current[0] if stored.accepted else None)
 
 
+def is_one_measurement(stored: StoredMetric, new: StoredMetric) -> bool:
+    """Whether the two measure the same, so that their sessions may stand in one row."""
+    return (stored.metric.identity, stored.level) == (new.metric.identity, new.level)
+
+
 def _merged(target: StoredMetric, source: StoredMetric, file: Baseline) -> StoredMetric:
     name = target.metric.name
-    if (target.metric.identity, target.level) != (source.metric.identity, source.level):
+    if not is_one_measurement(target, source):
         raise BadInput(f"{file.path}: {name!r} measures something else there (unit, kind, contract or level)")
 
     sessions = {session.id: session for session in target.sessions}
@@ -186,7 +191,7 @@ def _chosen(baseline: Baseline, patterns: Sequence[str]) -> Mapping[str, StoredM
     """The metrics that match any of the patterns; raises BadInput for a pattern that none matches."""
     chosen: dict[str, StoredMetric] = {}
     for pattern in patterns:
-        found = _matching(baseline, pattern)
+        found = matching(baseline, pattern)
         if not found:
             raise BadInput(f"{baseline.path}: no metric {pattern!r}; {_inventory(baseline)}")
 
@@ -195,7 +200,8 @@ def _chosen(baseline: Baseline, patterns: Sequence[str]) -> Mapping[str, StoredM
     return chosen
 
 
-def _matching(baseline: Baseline, metric: str) -> Mapping[str, StoredMetric]:
+def matching(baseline: Baseline, metric: str) -> Mapping[str, StoredMetric]:
+    """The metrics of `baseline` that the pattern `metric` matches, by name."""
     names = fnmatch.filter(baseline.metrics, literal_brackets(metric))
     return {name: baseline.metrics[name] for name in names}
 

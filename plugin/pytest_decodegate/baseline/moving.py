@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import BadInput
 from ..machine.classes import gpus_of_server, machine_class
 from ..machine.provenance import Provenance
-from ..metric import Json, literal_brackets
+from ..metric import Json
+from .edits import matching
 from .schema import Baseline, Session, StoredMetric
 
 
@@ -45,12 +45,12 @@ def divide(baseline: Baseline, moving: Moving) -> tuple[Baseline, tuple[Baseline
     return replace(baseline, metrics=kept), tuple(parts.values())
 
 
-def _chosen(baseline: Baseline, moving: Moving) -> Iterator[StoredMetric]:
-    names = fnmatch.filter(baseline.metrics, literal_brackets(moving.metric))
-    if not names:
+def _chosen(baseline: Baseline, moving: Moving) -> Iterable[StoredMetric]:
+    found = matching(baseline, moving.metric)
+    if not found:
         raise BadInput(f"{baseline.path}: no metric {moving.metric!r}; it holds {', '.join(baseline.metrics)}")
 
-    return (baseline.metrics[name] for name in names)
+    return found.values()
 
 
 def _part(baseline: Baseline, stored: StoredMetric, said: int | None) -> Baseline:

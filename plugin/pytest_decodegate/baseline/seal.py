@@ -15,8 +15,9 @@ _EXPANDED: Final = {"decodegate": 2, "benchmarks": 1}
 
 def seal(document: Mapping[str, Any]) -> bytes:
     """The file of `document`, its digest filled in; raises TypeError or ValueError for what is no JSON."""
-    empty = as_on_disk(_laid_out_file(document, ""))
-    return as_on_disk(_laid_out_file(document, _digest(empty))).encode()
+    empty = as_on_disk(_laid_out_file(document))
+    # Quotes inside strings are escaped, and what stands before has no space after its colons: this is the field.
+    return empty.replace('"digest": ""', f'"digest": "{_digest(empty)}"', 1).encode()
 
 
 def digest(content: bytes, held: str) -> str:
@@ -26,15 +27,16 @@ def digest(content: bytes, held: str) -> str:
     nothing. As we wrote it, it need not even be parsed.
     """
     as_written = hashlib.sha256(content.replace(f'"{held}"'.encode(), b'""', 1)).hexdigest()
-    return held if as_written == held else _digest(_laid_out_file(json.loads(content.decode()), ""))
+    return held if as_written == held else _digest(_laid_out_file(json.loads(content.decode())))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _laid_out_file(document: Mapping[str, Any], held: str) -> str:
-    filled = {**document, "decodegate": {**document["decodegate"], "digest": held}}
+def _laid_out_file(document: Mapping[str, Any]) -> str:
+    """With the digest empty."""
+    filled = {**document, "decodegate": {**document["decodegate"], "digest": ""}}
     fields = (f" {json.dumps(name)}: {_laid_out(value, _EXPANDED.get(name, 0), 1)}" for name, value in filled.items())
     return "{\n" + ",\n".join(fields) + "\n}\n"
 

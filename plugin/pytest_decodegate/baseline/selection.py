@@ -18,7 +18,7 @@ from typing import Literal
 
 from ..machine.cards import other_cards, swapped
 from ..machine.provenance import Difference, Provenance, differences, undeclared
-from ..machine.reach import harmless, slowest_link
+from ..machine.reach import slowest_link, without_harmless
 from ..metric import Json
 from .schema import Baseline
 
@@ -79,14 +79,15 @@ def contrast(
     note = ("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()
     stored = baseline.metrics.get(metric) if metric else None
     link = slowest_link(baseline.provenance.machine, provenance.machine)
-    free = harmless(found, stored.metric, link) if stored else ()
     confounding = undeclared(found, declared)
-    free = tuple(each for each in free if each in confounding)
+    free: tuple[Difference, ...] = ()
+    if stored:
+        found, confounding, free = without_harmless(found, confounding, stored.metric, link)
     return Selection(
         baseline.path.parent,
         baseline,
-        differences=tuple(each for each in found if each not in free),
-        undeclared=tuple(each for each in confounding if each not in free),
+        differences=found,
+        undeclared=confounding,
         harmless=free,
         choice=note,
         declared=frozenset(declared),

@@ -26,7 +26,7 @@ from ..metric import Json, Measurement, Metric
 from ..printable import printable
 from . import samples, schema2
 from .benchmark_json import dumps
-from .edits import joined, merge, new_band
+from .edits import is_one_measurement, joined, merge, new_band
 from .moving import Moving, divide
 from .reader import content_of, load, parse
 from .schema import REWRITTEN, SCHEMA, Baseline, LogEntry, Session, StoredMetric
@@ -132,7 +132,7 @@ class Store:
         when the folder cannot be locked or written, or when the measurement cannot be stored (no replicates, say); the
         files are then as they were.
         """
-        session = _session(measurement, provenance, session_id)
+        session = replace(_session(measurement, provenance, session_id), commit=_commit())
         with self._locked(self.folder(machine_class)):
             recorded = StoredMetric(measurement.metric, (session,))
             baseline = _home(self.load_all(machine_class), provenance, recorded) or Baseline(
@@ -151,7 +151,7 @@ class Store:
     def beside(
         self, provenance: Provenance, machine_class: str, measurement: Measurement, session_id: str
     ) -> tuple[StoredMetric, tuple[StoredMetric, ...]]:
-        """What `record` would leave of the metric in its file, and the other metrics there; nothing is written."""
+        """What `record` would leave of the metric in its file but its commit, and the other metrics there."""
         session = _session(measurement, provenance, session_id)
         alone = StoredMetric(measurement.metric, (session,))
         home = _home(self.load_all(machine_class), provenance, alone)
@@ -330,7 +330,7 @@ def _number(path: Path) -> int:
 
 
 def one_session(measurement: Measurement, provenance: Provenance, session_id: str) -> StoredMetric:
-    """`measurement` as it would be recorded first; raises BadInput when it has no replicates."""
+    """`measurement` as it would be recorded first, without a commit; raises BadInput when it has no replicates."""
     return StoredMetric(measurement.metric, (_session(measurement, provenance, session_id),))
 
 
@@ -339,8 +339,7 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
         raise BadInput(f"metric {measurement.metric.name!r}: no replicate was measured, so nothing can be recorded")
 
     telemetry = {**provenance.telemetry, **measurement.facts}
-    known = (session_id, _now(), measurement.level, measurement.replicates, telemetry)
-    return Session(*known, commit=_commit())
+    return Session(session_id, _now(), measurement.level, measurement.replicates, telemetry)
 
 
 def _commit() -> dict[str, Json]:
@@ -370,7 +369,7 @@ def _home(baselines: Iterable[Baseline], provenance: Provenance, new: StoredMetr
         if not baseline.published and not apart(baseline.provenance, provenance, new.metric)
     ]
     name = new.metric.name
-    same = (file for file in files if name in file.metrics and _measures(file.metrics[name], new))
+    same = (file for file in files if name in file.metrics and is_one_measurement(file.metrics[name], new))
     free = (file for file in files if name not in file.metrics)
     return next(same, next(free, None))
 
@@ -379,11 +378,6 @@ def _beside(session: Session, file: Provenance, provenance: Provenance) -> Sessi
     """The session with what its host had otherwise than the file's, which its metric does not feel."""
     others: list[Json] = [str(each) for each in differences(file, provenance)]
     return replace(session, telemetry={**session.telemetry, "unlike_file": others}) if others else session
-
-
-def _measures(stored: StoredMetric, new: StoredMetric) -> bool:
-    """Whether the two are one measurement, whose sessions may stand in one row."""
-    return (stored.metric.identity, stored.level) == (new.metric.identity, new.level)
 
 
 def _counted(names: Sequence[str]) -> str:

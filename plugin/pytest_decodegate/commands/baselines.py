@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 HEADER = ("metric", "value", "sessions", "processes", "spread", "sessions differ by", "band", "can keep", "finds")
 
-LOOKS = 2
-"""Looks of an ordinary perf run: after the first replicates and at the cap."""
-
 BLIND = " !"
 """Marks a metric whose band is narrower than what can be resolved."""
 
@@ -135,7 +132,8 @@ def _lines(baseline: Baseline, replicates: int) -> Iterator[str]:
     from ..report.table import table
 
     yield f"{baseline.path}: {_origin(baseline)}"
-    rows = [_row(stored, _peers(baseline, stored), replicates) for stored in baseline.metrics.values()]
+    metrics = list(baseline.metrics.values())
+    rows = [_row(stored, [other for other in metrics if other is not stored], replicates) for stored in metrics]
     yield from (f"  {line}" for line in table([HEADER, *rows]))
     blind = [name for name, row in zip(baseline.metrics, rows, strict=True) if row[-1].endswith(BLIND)]
     if blind:
@@ -167,14 +165,14 @@ def _origin(baseline: Baseline) -> str:
     return f"{baseline.label}, last recorded {baseline.newest.recorded[:16] or 'at an unknown time'}"
 
 
-def _row(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
+def _row(stored: StoredMetric, others: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
     metric = stored.metric
     return (
         metric.name,
         format_value(_middle(stored), metric.unit),
         _of_all(len(stored.current), len(stored.sessions)),
         str(sum(len(session.values) for session in stored.current)),
-        *_resolution(stored, peers, replicates),
+        *_resolution(stored, others, replicates),
     )
 
 
@@ -183,11 +181,10 @@ def _middle(stored: StoredMetric) -> float:
     return math.exp(statistics.fmean(math.log(value) for session in stored.current for value in session.values))
 
 
-def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
+def _resolution(stored: StoredMetric, others: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
     """Spread of processes, difference between sessions, band, a band that it can keep, and what it surely finds."""
-    from ..gate.stats.noise import Spread, class_noise
-    from ..gate.stats.recorded import noise_class
-    from ..gate.stats.rules import foresee, narrowest_band, surely_found
+    from ..gate.bands import LOOKS, foreseen
+    from ..gate.stats.rules import narrowest_band, surely_found
     from ..gate.text.quantity import rounded_up_band
     from ..gate.verdict import session_logs
 
@@ -197,18 +194,16 @@ def _resolution(stored: StoredMetric, peers: Sequence[StoredMetric], replicates:
         return "-", "-", band, "-", "the band alone"
 
     own = session_logs(stored)
-    spreads = [Spread.of(session_logs(each)) for each in (stored, *peers)]
-    fitted = class_noise(spreads, noise_class(metric, stored.level))
-    foreseen = foresee(replicates, own, fitted, LOOKS)
+    unchanged = foreseen(stored, others, replicates, LOOKS)
     assumed = " (assumed)" if len(stored.current) == 1 else ""
-    narrow = rounded_up_band(narrowest_band(foreseen))
-    finds = surely_found(metric.tolerance, math.expm1(foreseen.lo), math.expm1(foreseen.hi))
+    narrow = rounded_up_band(narrowest_band(unchanged))
+    finds = surely_found(metric.tolerance, math.expm1(unchanged.lo), math.expm1(unchanged.hi))
     return (
         _spread(own),
-        format_percent(foreseen.noise.session_sd, signed=False) + assumed,
+        format_percent(unchanged.noise.session_sd, signed=False) + assumed,
         band,
         format_band(narrow) + (LOOSE if metric.tolerance >= WIDE * narrow else ""),
-        format_percent(finds, signed=False) + (BLIND if math.expm1(foreseen.hi) >= metric.tolerance else ""),
+        format_percent(finds, signed=False) + (BLIND if math.expm1(unchanged.hi) >= metric.tolerance else ""),
     )
 
 
@@ -217,14 +212,6 @@ def _spread(sessions: Sequence[Sequence[float]]) -> str:
     df = sum(len(session) - 1 for session in sessions)
     squares = sum(statistics.variance(session) * (len(session) - 1) for session in sessions if len(session) > 1)
     return format_percent(math.sqrt(squares / df), signed=False) if df else "-"
-
-
-def _peers(baseline: Baseline, stored: StoredMetric) -> list[StoredMetric]:
-    from ..gate.stats.recorded import noise_class
-
-    own = noise_class(stored.metric, stored.level)
-    others = (other for other in baseline.metrics.values() if other is not stored)
-    return [other for other in others if noise_class(other.metric, other.level) == own]
 
 
 def _of_all(current: int, all_of_them: int) -> str:

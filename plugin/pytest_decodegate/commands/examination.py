@@ -19,12 +19,13 @@ from ..machine.classes import machine_class
 from ..machine.cpu_load import CpuLoad
 from ..machine.gpu_memory import LEAST_MIB
 from ..machine.watch import steal_share, steal_ticks
-from ..process.import_path import VARIABLE, inherited, path_for, withheld
+from ..process.import_path import import_variables, inherited, withheld
 from ..process.processes import family, scrubbed
 from ..resources.probe import INSTALLED, ask_python
 from ..resources.short_load import load_cards
 from ..session.forecast import Planned, expected_of, forecast, minutes
 from ..session.lost_gpus import lost_gpus
+from .suite import QUIET
 
 if TYPE_CHECKING:
     import pytest
@@ -87,7 +88,7 @@ class Examination:
 
     def __init__(self, python: str, baselines: Path, *, load: bool) -> None:
         self._python = python
-        self._store = baselines
+        self._store = Store(baselines)
         self._load = load
         self._import_path = _import_path()
         self._steal = steal_ticks()
@@ -102,9 +103,7 @@ class Examination:
         try:
             self._fingerprint = fingerprint = machine()
         except DecodegateError as error:
-            return HostReadings(
-                None, str(error), stack=LoadedStack(self._python, self._packages()), client_floor=_client()
-            )
+            return HostReadings(None, str(error), stack=LoadedStack(self._packages()), client_floor=_client())
 
         sensor = _sensor(fingerprint)
         others = self._cores.since_start()
@@ -114,7 +113,7 @@ class Examination:
             stack=self._stack(sensor),
             client_floor=_client(),
             baselines=self._files(fingerprint),
-            lost_gpus=lost_gpus(Store(self._store), fingerprint) or "",
+            lost_gpus=lost_gpus(self._store, fingerprint) or "",
             steal=steal_share(self._steal, steal_ticks()),
         )
 
@@ -125,12 +124,13 @@ class Examination:
         if self._fingerprint is None or not self._files(self._fingerprint):
             return RunForecast(said)
 
-        here = BaselinesHere(Store(self._store), self._fingerprint)
-        about = minutes(here.planned, seconds_by_metric(here.stored()))
-        return RunForecast((*said, *forecast(Planned(here.planned), here, self._expected)), about)
+        here = BaselinesHere(self._store, self._fingerprint)
+        planned = here.planned
+        about = minutes(planned, seconds_by_metric(here.stored()))
+        return RunForecast((*said, *forecast(Planned(planned), here, self._expected)), about)
 
     def _inspected(self, fingerprint: Fingerprint, sensor: CardSensor | None) -> HostReadings:
-        early = read_all(read_early(fingerprint, sensor, self._store, family(), attached=False))
+        early = read_all(read_early(fingerprint, sensor, self._store.root, family(), attached=False))
         why_not = self._why_no_load(early)
         if why_not or sensor is None:
             return replace(early, not_loaded=why_not)
@@ -151,7 +151,7 @@ class Examination:
         return ""
 
     def _stack(self, sensor: CardSensor | None) -> LoadedStack:
-        stack = LoadedStack(self._python, self._packages(), driver_cuda=sensor.driver_cuda if sensor else None)
+        stack = LoadedStack(self._packages(), driver_cuda=sensor.driver_cuda if sensor else None)
         try:
             loaded = self._expected(None)
             wanted = ask_python(self._python, INSTALLED, {}, _ASK_SECONDS, self._import_path)
@@ -170,7 +170,7 @@ class Examination:
         return tuple(_module(self._python, name, self._import_path) for name in ("torch", "vllm"))
 
     def _files(self, fingerprint: Fingerprint) -> tuple[str, ...]:
-        here = BaselinesHere(Store(self._store), fingerprint)
+        here = BaselinesHere(self._store, fingerprint)
         files = (baseline.path for baseline in here.stored())
         return tuple(f"{file.parent.name}/{file.name}" for file in files)
 
@@ -209,15 +209,13 @@ def _import_path() -> tuple[str, ...]:
     import pytest
 
     asked = _ImportPath()
-    # The plugin runs already, as this command.
-    quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    pytest.main([quiet, "-p", "no:cacheprovider"], plugins=[asked])
+    pytest.main([QUIET, "-p", "no:cacheprovider"], plugins=[asked])
     return asked.entries
 
 
 def _module(python: str, name: str, import_path: Sequence[str]) -> Importable:
     code = f"import {name}; print({name}.__version__)"
-    environment = {**scrubbed(os.environ), VARIABLE: path_for(python, import_path), "PYTHONSAFEPATH": "1"}
+    environment = {**scrubbed(os.environ), **import_variables(python, import_path)}
     try:
         found = subprocess.run(
             [python, "-c", code], env=environment, capture_output=True, text=True, errors="replace", check=False

@@ -15,6 +15,10 @@ SHIPPED = "pytest_decodegate.perf_tests"
 """The package of perf tests that is installed with the plugin."""
 
 
+QUIET = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
+"""For a pytest that a command starts: the plugin runs already, as this command, and asserts nothing to be rewritten."""
+
+
 class SuiteSelection:
     """Plugin of one run of pytest that a command starts, in whatever folder.
 

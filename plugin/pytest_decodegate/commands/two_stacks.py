@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadInput
 from ..process.interrupts import interrupt_on_signals
-from .suite import SuiteSelection
+from .suite import QUIET, SuiteSelection
 
 if TYPE_CHECKING:
     from ..gate.run import Run
@@ -50,12 +50,10 @@ def measured(
 
     run = Run()
     selected = ("-m", f"perf and ({markers})" if markers else "perf")
-    # The plugin runs already, as this command, and asserts nothing that would have to be rewritten.
-    quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
     plugins = [StacksPlugin(base, candidate, run, typed), SuiteSelection()]
     uninterrupted = interrupt_on_signals()
     try:
-        status = pytest.main([quiet, *selected, *arguments], plugins=plugins)
+        status = pytest.main([QUIET, *selected, *arguments], plugins=plugins)
     finally:
         uninterrupted()
 

@@ -34,7 +34,7 @@ from ..gate.verdict import (
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
-from ..machine.reach import harmless, slowest_link
+from ..machine.reach import slowest_link, without_harmless
 from ..metric import Json, Replicate
 from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
@@ -135,7 +135,8 @@ class Judge:
     def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
         new, sessions = common.new, common.logs[1]
-        free = self._harmless(new)
+        link = slowest_link(self.base.provenance.machine, self.new.provenance.machine)
+        differences, _, free = without_harmless(self._differences, self._confounders, new.metric, link)
         return Judgement(
             metric=new.metric,
             verdict=Verdict.CONFOUNDED,
@@ -149,18 +150,9 @@ class Judge:
             ),
             numbers=Numbers(level_of(sessions, new.metric)),
             changed=changed,
-            differences=tuple(each for each in self._differences if each not in free),
+            differences=differences,
             harmless=free,
         )
-
-    def _harmless(self, new: StoredMetric) -> tuple[Difference, ...]:
-        """What nobody declared or allowed, and cannot touch the metric all the same."""
-        if not self._confounders:
-            return ()
-
-        link = slowest_link(self.base.provenance.machine, self.new.provenance.machine)
-        free = harmless(self._differences, new.metric, link)
-        return tuple(each for each in self._confounders if each in free)
 
     @staticmethod
     def _weighed(bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from ..machine.clocks import MOST_SHIFT
-from ..machine.gpu_memory import LEAST_MIB, LEAST_PERCENT
+from ..machine.gpu_memory import LEAST_MIB, LEAST_PERCENT, named
 from ..machine.pcie import LEAST_LOOKS, PcieLink, reached
 from ..machine.watch import INVALIDATING
 from .check import Grade, Symptom
@@ -125,13 +125,12 @@ def gpu_processes(seen: HostReadings) -> Iterator[Symptom]:
     """Whether somebody else computes on the cards, or holds their memory."""
     for card in seen.cards:
         busy = (card.busy_percent or 0) >= LEAST_PERCENT
-        names = ", ".join(map(str, card.foreign))
+        who = named(card.foreign)
         if seen.attached:
             yield Symptom(Grade.OK, "not told apart from the attached server's", card.gpu.index)
         elif card.foreign and (busy or card.cuda_users):
-            yield Symptom(Grade.FAIL, f"{names}{f', busy {card.busy_percent} %' if busy else ''}", card.gpu.index)
+            yield Symptom(Grade.FAIL, f"{who}{f', busy {card.busy_percent} %' if busy else ''}", card.gpu.index)
         elif card.foreign or card.used_mib >= LEAST_MIB or busy:
-            who = names or "no process that NVML can name"
             yield Symptom(Grade.WARN, f"{card.used_mib} MiB held, by {who}", card.gpu.index)
         else:
             yield Symptom(Grade.OK, "free", card.gpu.index)
@@ -201,17 +200,19 @@ def rates(seen: HostReadings) -> Iterator[Symptom]:
 def peers(seen: HostReadings) -> Iterator[Symptom]:
     """Whether each card may use the memory of each other."""
     topology = seen.fingerprint.topology if seen.fingerprint else None
-    for places, pair in topology.pairs.items() if topology else ():
-        text = str(pair)
-        between = "-".join(str(topology.gpus[place]["gpu"]) for place in places) if topology else ""
-        grades = {(True, True): Grade.OK}
-        known = pair.read is not None and pair.write is not None
-        grade = grades.get((pair.read == "ok", pair.write == "ok"), Grade.WARN if known else Grade.SKIP)
-        yield Symptom(grade, text if grade is Grade.OK else f"{between}: {text}")
+    if topology is None:
+        return
+
+    for places, pair in topology.pairs.items():
+        if pair.read == pair.write == "ok":
+            yield Symptom(Grade.OK, str(pair))
+        else:
+            known = pair.read is not None and pair.write is not None
+            yield Symptom(Grade.WARN if known else Grade.SKIP, f"{topology.between(places)}: {pair}")
 
 
 def _link_grade(best: PcieLink, most: PcieLink) -> Grade:
-    if best.generation >= most.generation and best.width >= most.width:
+    if not best.is_below(most):
         return Grade.OK
 
     return Grade.FAIL if best.speed <= LEAST_LINK * most.speed else Grade.WARN

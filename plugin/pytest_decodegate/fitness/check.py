@@ -67,11 +67,15 @@ class CheckOutcome:
         return max((symptom.grade for symptom in self.symptoms), key=_BY_WEIGHT.index)
 
     @property
+    def _worst(self) -> list[Symptom]:
+        grade = self.grade
+        return [symptom for symptom in self.symptoms if symptom.grade is grade]
+
+    @property
     def text(self) -> str:
         """What was seen of the worst grade; cards of which the same is said share one clause."""
-        worst = [symptom for symptom in self.symptoms if symptom.grade is self.grade]
         cards: dict[str, list[int]] = {}
-        for symptom in worst:
+        for symptom in self._worst:
             cards.setdefault(symptom.text, []).extend([] if symptom.gpu is None else [symptom.gpu])
 
         return "; ".join(f"{_gpus(numbers)}{text}" for text, numbers in cards.items())
@@ -79,7 +83,7 @@ class CheckOutcome:
     @property
     def mend(self) -> str:
         """The check's, with the numbers of the cards filled in."""
-        numbers = [symptom.gpu for symptom in self.symptoms if symptom.grade is self.grade and symptom.gpu is not None]
+        numbers = [symptom.gpu for symptom in self._worst if symptom.gpu is not None]
         return self.check.mend.replace("{gpus}", ",".join(map(str, dict.fromkeys(numbers))))
 
     @property

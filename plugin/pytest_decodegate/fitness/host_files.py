@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ..machine.host import text_of
 from .acs import redirects
 from .readings import HostFiles, Space
 
@@ -18,13 +19,13 @@ def read_host_files(root: Path = Path("/")) -> HostFiles:
     """What /sys and /proc below `root` tell."""
     answers = {path.name: redirects(_bytes(path / "config")) for path in _bridges(root)}
     return HostFiles(
-        clock_source=_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        clock_source=text_of(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or None,
         governors=Counter(
             governor
             for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
-            if (governor := _text(path))
+            if (governor := text_of(path))
         ),
-        numa_balancing={"0": False, None: None}.get(_text(root / "proc/sys/kernel/numa_balancing"), True),
+        numa_balancing={"0": False, None: None}.get(text_of(root / "proc/sys/kernel/numa_balancing") or None, True),
         iommu=_iommu(root),
         redirecting=tuple(sorted(name for name, answer in answers.items() if answer)),
         unread_bridges=sum(answer is None for answer in answers.values()),
@@ -45,21 +46,14 @@ def room(what: str, path: Path) -> Space | None:
 def _iommu(root: Path) -> tuple[str, ...]:
     """The ways in which the groups of NVIDIA cards are translated, each once; () without an IOMMU."""
     groups = root.glob("sys/bus/pci/devices/*/iommu_group/type")
-    nvidia = (path for path in groups if _text(path.parents[1] / "vendor") == "0x10de")
-    return tuple(sorted({kind for path in nvidia if (kind := _text(path))}))
+    nvidia = (path for path in groups if text_of(path.parents[1] / "vendor") == "0x10de")
+    return tuple(sorted({kind for path in nvidia if (kind := text_of(path))}))
 
 
 def _bridges(root: Path) -> Iterator[Path]:
     for path in root.glob("sys/bus/pci/devices/*"):
-        if (_text(path / "class") or "").startswith(_BRIDGE):
+        if text_of(path / "class").startswith(_BRIDGE):
             yield path
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
 
 
 def _bytes(path: Path) -> bytes:

@@ -88,7 +88,6 @@ class LoadedStack:
     installed: as of machine.requirements.
     """
 
-    python: str
     packages: tuple[Importable, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
     problem: str = ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cause import cause_of_text, last_exception
 from ..errors import RankDied, RankHung
-from ..process.import_path import VARIABLE, path_for
+from ..process.import_path import import_variables
 from . import exit_reasons, protocol
 from .agent import Agent
 from .listener import Listener
@@ -47,8 +47,7 @@ class Agents:
     def _environment(self, folder: Path) -> dict[str, str]:
         return {
             # This plugin first. The site-packages of pytest's Python must not reach another Python.
-            VARIABLE: path_for(self._options.python, self._options.import_path, [import_folder(folder)]),
-            "PYTHONSAFEPATH": "1",  # nor may the current folder
+            **import_variables(self._options.python, self._options.import_path, [import_folder(folder)]),
             protocol.ADDRESS: self._listener.address,
             protocol.KEY_FILE: str(self._listener.key_file),
             protocol.GANG_ID: self._id,

@@ -17,7 +17,7 @@ from ..cause import Cause
 from ..errors import DecodegateError, RankDied, RankHung
 from ..process import processes
 from ..process.guard import KILL_SECONDS, guarded
-from ..process.import_path import VARIABLE, path_for
+from ..process.import_path import import_variables
 from . import exit_reasons, logs
 from .agent import GUARD_GRACE_SECONDS
 from .options import GangOptions
@@ -120,8 +120,7 @@ class _Probe:
                 env={
                     **processes.scrubbed(os.environ),
                     **options.env,
-                    VARIABLE: path_for(options.python, options.import_path),
-                    "PYTHONSAFEPATH": "1",
+                    **import_variables(options.python, options.import_path),
                     "CUDA_VISIBLE_DEVICES": gpu.uuid,
                 },
                 stdout=log,

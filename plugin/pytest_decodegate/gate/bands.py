@@ -11,9 +11,13 @@ from ..machine.clocks import power_capped
 from .evidence.modes import two_modes
 from .stats.noise import Spread, class_noise
 from .stats.recorded import noise_class
-from .stats.rules import foresee, narrowest_band
+from .stats.rules import Comparison, foresee, narrowest_band
 from .text.quantity import format_percent, format_value, rounded_up_band
 from .verdict import session_logs
+
+LOOKS = 2
+"""Planned at each metric of a run: after the first replicates and at the cap, or where the time for open metrics ends.
+"""
 
 WIDEST = 0.99
 """A band is less than the whole."""
@@ -46,16 +50,24 @@ def recorded_band(stored: StoredMetric, others: Iterable[StoredMetric], replicat
     if metric.kind == "quality":  # answers are right or wrong, whatever time they took
         return RecordedBand(metric.tolerance, metric.tolerance, ())
 
-    found = noise_class(metric, stored.level)
+    unchanged = foreseen(stored, others, replicates, looks)
+    kept = metric.tolerance
+    if math.expm1(unchanged.hi) >= metric.tolerance:
+        kept = min(WIDEST, rounded_up_band(narrowest_band(unchanged)))
+
+    why = _why(stored, math.sqrt(unchanged.noise.process.value), is_noisy=kept > metric.tolerance)
+    return RecordedBand(metric.tolerance, kept, tuple(why))
+
+
+def foreseen(stored: StoredMetric, others: Iterable[StoredMetric], replicates: int, looks: int) -> Comparison:
+    """What a run to come, of so many replicates and looks, would say of `stored` where nothing has changed.
+
+    Its noise is fitted together with that of those `others` in its file that are of its class.
+    """
+    found = noise_class(stored.metric, stored.level)
     peers = [other for other in others if noise_class(other.metric, other.level) == found]
     fitted = class_noise([Spread.of(session_logs(each)) for each in (stored, *peers)], found)
-    foreseen = foresee(replicates, session_logs(stored), fitted, looks)
-    kept = metric.tolerance
-    if math.expm1(foreseen.hi) >= metric.tolerance:
-        kept = min(WIDEST, rounded_up_band(narrowest_band(foreseen)))
-
-    why = _why(stored, math.sqrt(foreseen.noise.process.value), is_noisy=kept > metric.tolerance)
-    return RecordedBand(metric.tolerance, kept, tuple(why))
+    return foresee(replicates, session_logs(stored), fitted, looks)
 
 
 def _why(stored: StoredMetric, process_sd: float, *, is_noisy: bool) -> Iterable[str]:

@@ -10,17 +10,15 @@ from typing import cast
 
 from .stats.rules import Outcome, confirmed
 from .stats.together import settled
-from .verdict import Confirmation, Judgement, Verdict
+from .verdict import BY_STATISTICS, Confirmation, Judgement, Verdict
 
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 """What needs to be confirmed."""
 
-_OUTCOMES = (*CHANGED, Verdict.PASS, Verdict.INCONCLUSIVE)
-
 
 def is_open(judgement: Judgement, metrics: int) -> bool:
     """Whether more replicates may settle it: noise hides the answer, or chance among so many `metrics` of a run."""
-    if judgement.verdict not in _OUTCOMES:
+    if judgement.verdict not in BY_STATISTICS:
         return False
 
     return not settled(_outcome(judgement), judgement.numbers.p_worse or 0.0, metrics)
@@ -39,7 +37,7 @@ def confirm(first: Judgement, fresh: Judgement, together: Judgement) -> Judgemen
     confirmation = Confirmation(
         first.verdict, first.numbers.change, fresh.verdict, fresh.numbers.change, fresh.basis.replicates
     )
-    if together.verdict not in _OUTCOMES:
+    if together.verdict not in BY_STATISTICS:
         return replace(together, confirmation=confirmation)
 
     verdict = Verdict(confirmed(_outcome(first), _outcome(fresh), _outcome(together)))
@@ -49,4 +47,4 @@ def confirm(first: Judgement, fresh: Judgement, together: Judgement) -> Judgemen
 
 def _outcome(judgement: Judgement) -> Outcome:
     """What the statistics said; where they were not reached, nothing was shown."""
-    return cast("Outcome", str(judgement.verdict)) if judgement.verdict in _OUTCOMES else "INCONCLUSIVE"
+    return cast("Outcome", str(judgement.verdict)) if judgement.verdict in BY_STATISTICS else "INCONCLUSIVE"

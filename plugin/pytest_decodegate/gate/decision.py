@@ -21,7 +21,7 @@ from .result import ERROR, Failed, Result
 from .stats.rules import surely_found
 from .stats.together import uphold
 from .text.quantity import format_percent
-from .verdict import Judgement, Verdict
+from .verdict import BY_STATISTICS, Judgement, Verdict
 
 MOST_NAMES = 5
 MOST_REASONS = 3
@@ -142,7 +142,7 @@ def _resolutions(outcomes: Sequence[Result | Failed]) -> Iterator[Resolution]:
     """For each kind of metric that was judged by its times, in the order in which they were measured."""
     found: dict[str, list[Resolution]] = {}
     for outcome in outcomes:
-        if isinstance(outcome, Result) and counted_as(outcome) in _JUDGED:
+        if isinstance(outcome, Result) and counted_as(outcome) in BY_STATISTICS:
             judgement = outcome.judgement
             lo, hi, kind = judgement.numbers.lo, judgement.numbers.hi, _family(judgement)
             if lo is not None and hi is not None:
@@ -169,29 +169,26 @@ def _family(judgement: Judgement) -> str:
     return name if name in TOGETHER else judgement.metric.kind
 
 
-_JUDGED = frozenset((Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.INCONCLUSIVE))
-
-
 def _grounds(outcomes: Sequence[Result | Failed]) -> Iterator[Ground]:
     """What does not pass, grouped by what is behind it: ten red metrics with one cause are one ground."""
     slower = _slower([each for each in outcomes if isinstance(each, Result)])
     groups: dict[tuple[bool, Hashable], list[Result | Failed]] = {}
     for outcome in outcomes:
-        if not _is_fine(outcome):
+        if not is_fine(outcome):
             groups.setdefault((_blocks(outcome, slower), _key(outcome)), []).append(outcome)
 
     for (blocks, _), group in groups.items():
         yield Ground(blocks, _text(group, blocks), tuple(each.name for each in group))
 
 
-def _is_fine(outcome: Result | Failed) -> bool:
+def is_fine(outcome: Result | Failed) -> bool:
     """Whether it passed, was stored, or is advisory: shown, and blocking nothing but by wrong numbers."""
     return counted_as(outcome) in (Verdict.PASS, Verdict.IMPROVED, RECORDED, ADVISORY)
 
 
 def _slower(results: Sequence[Result]) -> set[str]:
     """Names of gating metrics that are slower when all are weighed together."""
-    gating = [each for each in results if counted_as(each) in _JUDGED]
+    gating = [each for each in results if counted_as(each) in BY_STATISTICS]
     numbers = [(each.name, each.judgement.numbers.p_worse) for each in gating]
     weighed = [(name, p) for name, p in numbers if p is not None]
     upheld = uphold(p for _, p in weighed)

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from ..baseline.schema import Session, StoredMetric
 from ..cause import Cause, Finding
 from ..machine.provenance import Difference
-from ..machine.reach import harmless
+from ..machine.reach import without_harmless
 from ..metric import Measurement, Metric
 from .evidence import speculation
 from .evidence.apart import apart_findings, places
@@ -203,10 +203,7 @@ def _weighed(judgement: Judgement, base: Measurement, candidate: Measurement) ->
 
 def _that_counts(contrast: Contrast, metric: Metric) -> tuple[Contrast, tuple[Difference, ...]]:
     """The contrast without what was not declared and cannot touch `metric`, and that."""
-    free = tuple(each for each in harmless(contrast.differences, metric, "PCIe") if each in contrast.undeclared)
-    differences, undeclared = (
-        tuple(each for each in found if each not in free) for found in (contrast.differences, contrast.undeclared)
-    )
+    differences, undeclared, free = without_harmless(contrast.differences, contrast.undeclared, metric, "PCIe")
     return replace(contrast, differences=differences, undeclared=undeclared), free
 
 

@@ -50,14 +50,6 @@ def _quarters(samples: Sequence[float]) -> tuple[float, float] | None:
     return low, high
 
 
-def gpus_of(facts: Mapping[str, Json]) -> tuple[Json, ...]:
-    """Each GPU as the watch last saw it, by the facts of a measurement or a stored session; () where nobody watched."""
-    looks = facts.get("telemetry")
-    last = looks[-1] if isinstance(looks, list) and looks else None
-    gpus = last.get("gpus") if isinstance(last, dict) else None
-    return tuple(gpus) if isinstance(gpus, list) else ()
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """A judgement, and where it was recorded if it was. values: process values, in the metric's unit.

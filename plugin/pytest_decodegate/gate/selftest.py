@@ -8,7 +8,7 @@ from statistics import median
 
 from .result import Failed, Result
 from .stats.rules import surely_found
-from .verdict import Verdict
+from .verdict import BY_STATISTICS, Verdict
 
 MARGIN = 0.5
 """Of the band: a slowdown larger than the band by so much must be found; nearer the edge it may stay open."""
@@ -90,12 +90,7 @@ def _group(trial: Trial, outcome: Result | Failed) -> tuple[str, float]:
 
 def failed(outcome: Result | Failed) -> bool:
     """Whether it says nothing about slowdowns: an error, or a verdict without statistics."""
-    return isinstance(outcome, Failed) or outcome.judgement.verdict not in (
-        Verdict.PASS,
-        Verdict.IMPROVED,
-        Verdict.REGRESSED,
-        Verdict.INCONCLUSIVE,
-    )
+    return isinstance(outcome, Failed) or outcome.judgement.verdict not in BY_STATISTICS
 
 
 def _found(kind: str, slowdown: float, rank: int | None, outcomes: Sequence[Result | Failed]) -> Tally:

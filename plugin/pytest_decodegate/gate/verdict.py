@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ..cause import Cause, Finding
 from ..machine.clocks import clock_shift
@@ -59,6 +59,12 @@ class Verdict(StrEnum):
         """Whether the metric was judged; where it was not, numbers are shown and decide nothing."""
         return self not in (Verdict.NO_BASELINE, Verdict.CONFOUNDED, Verdict.INVALID)
 
+
+BY_STATISTICS: Final = (Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.INCONCLUSIVE)
+"""What times beside other times can come out as."""
+
+UNFIT: Final = (Verdict.INVALID, Verdict.WRONG_RESULT)
+"""What was measured under these verdicts is not to be put beside anything."""
 
 Reference: TypeAlias = Literal["baseline", "stack", "file"]
 """What a metric is compared with: a stored baseline, another stack measured in the same minutes, or (of two stored

@@ -29,8 +29,8 @@ def step_change(parts: Sequence[Judgement], weights: Mapping[str, float]) -> Joi
 
     What sessions have in common does not average out; it is added to the metrics' own errors.
     """
-    base, new = (math.fsum(weights[part.name] * side(part) for part in parts) for side in (_base, _measured))
-    errors = (weights[part.name] * _measured(part) * (part.numbers.standard_error or 0.0) for part in parts)
+    base, new = (math.fsum(weights[part.name] * side(part) for part in parts) for side in (base_level, measured_level))
+    errors = (weights[part.name] * measured_level(part) * (part.numbers.standard_error or 0.0) for part in parts)
     sessions = min((part.basis.sessions for part in parts if part.basis.reference == "baseline"), default=0)
     shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions) if sessions else 0.0
     return JointChange(math.log(new / base), math.hypot(*errors, shared * new) / new, len(parts))
@@ -55,17 +55,19 @@ def judge_step(
 
 def _made_of(parts: Sequence[Judgement], weights: Mapping[str, float], base_s: float) -> tuple[Finding, ...]:
     """What the step is made of, and the parts that moved it most."""
-    moved = {part.name: weights[part.name] * (_measured(part) - _base(part)) / base_s for part in parts}
+    moved = {part.name: weights[part.name] * (measured_level(part) - base_level(part)) / base_s for part in parts}
     most = sorted(moved, key=lambda name: -abs(moved[name]))[:MOST_NAMED]
     named = ", ".join(f"{name} {format_percent(moved[name])}" for name in most)
     return (Finding(f"made of {len(parts)} metrics by their counts; moved most by {named} of the step"),)
 
 
-def _base(part: Judgement) -> float:
+def base_level(part: Judgement) -> float:
+    """Of a metric that was judged beside a base, in its unit."""
     assert part.numbers.base is not None
     return part.numbers.base
 
 
-def _measured(part: Judgement) -> float:
+def measured_level(part: Judgement) -> float:
+    """Of a metric that was judged, in its unit."""
     assert part.numbers.measured is not None
     return part.numbers.measured

@@ -32,6 +32,14 @@ def other_cards(base: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
     return bool(old and young) and not old & young
 
 
+def gpus_seen(facts: Mapping[str, Json]) -> tuple[Json, ...]:
+    """Each GPU as the watch last saw it, by the facts of a measurement or a stored session; () where nobody watched."""
+    looks = facts.get("telemetry")
+    last = looks[-1] if isinstance(looks, list) and looks else None
+    gpus = last.get("gpus") if isinstance(last, dict) else None
+    return tuple(gpus) if isinstance(gpus, list) else ()
+
+
 def _by_slot(telemetry: Mapping[str, Json]) -> dict[str, str]:
     """Unique ids of the cards by PCI bus id, as far as they are known."""
     gpus = telemetry.get("gpus")

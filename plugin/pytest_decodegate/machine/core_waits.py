@@ -25,7 +25,7 @@ def read_waits(pids: Collection[int], proc: Path = Path("/proc")) -> dict[tuple[
         (pid, int(file.parent.name)): seconds
         for pid in pids
         for file in (proc / str(pid)).glob("task/[0-9]*/schedstat")
-        if (seconds := parse_wait(_text(file))) is not None
+        if (seconds := parse_wait(whole_text(file))) is not None
     }
 
 
@@ -46,7 +46,7 @@ def longest_wait(before: Waits, after: Waits) -> tuple[int, float] | None:
 def throttled_s(root: Path = Path("/")) -> float | None:
     """Seconds for which the quota of this process' control group has held it back; None where nothing says so."""
     for file in _stat_files(root):
-        if found := _THROTTLED.search(_text(file)):
+        if found := _THROTTLED.search(whole_text(file)):
             return int(found[2]) * _THROTTLED_UNIT[found[1]]
 
     return None
@@ -55,15 +55,16 @@ def throttled_s(root: Path = Path("/")) -> float | None:
 def _stat_files(root: Path) -> Iterator[Path]:
     """The cpu.stat of this process' group; inside a container its path is that of the host, and the top is its own."""
     mounted = root / "sys" / "fs" / "cgroup"
-    for group in _GROUP.finditer(_text(root / "proc" / "self" / "cgroup")):
+    for group in _GROUP.finditer(whole_text(root / "proc" / "self" / "cgroup")):
         controllers = group["controllers"].split(",")
         if controllers == [""] or "cpu" in controllers:
-            top = mounted / group["controllers"] if controllers != [""] else mounted
+            top = mounted / group["controllers"]
             yield from (top / group["path"].lstrip("/") / "cpu.stat", top / "cpu.stat")
             yield mounted / "cpu" / "cpu.stat"
 
 
-def _text(path: Path) -> str:
+def whole_text(path: Path) -> str:
+    """What a file of the kernel says; "" where there is none."""
     try:
         return path.read_text(errors="replace")
     except OSError:  # it ended while we looked, or this kernel has no such file

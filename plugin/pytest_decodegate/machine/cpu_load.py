@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..metric import Json
-from .core_waits import Waits, longest_wait, read_waits, throttled_s
+from .core_waits import Waits, longest_wait, read_waits, throttled_s, whole_text
 
 NOTED_SHARE = 0.05
 """Of the cores, in use by others, below which nobody needs to hear of them: a quiet desktop's."""
@@ -130,13 +130,13 @@ def read(proc: Path = Path("/proc"), own: Collection[int] = (), cores: Collectio
     own: pids of the measurement, whose threads' waits are read.
     """
     cores = os.sched_getaffinity(0) if cores is None else cores
-    busy = parse_busy(_text(proc / "stat"))
-    seen = (parse_process(_text(stat)) for stat in proc.glob("[0-9]*/stat"))
+    busy = parse_busy(whole_text(proc / "stat"))
+    seen = (parse_process(whole_text(stat)) for stat in proc.glob("[0-9]*/stat"))
     return Reading(
         at_s=time.monotonic(),
         cores=len(busy.keys() & set(cores)),
         busy_s=sum(seconds for core, seconds in busy.items() if core in cores),
-        stalled_s=parse_stalled(_text(proc / "pressure" / "cpu")),
+        stalled_s=parse_stalled(whole_text(proc / "pressure" / "cpu")),
         processes={process.pid: process for process in seen if process is not None},
         waits=read_waits(own, proc),
         throttled_s=throttled_s(proc.parent),
@@ -230,10 +230,3 @@ def _spent(before: Reading, process: ProcessTime) -> float:
     earlier = before.processes.get(process.pid)
     same = earlier is not None and earlier.started == process.started
     return process.own_s - (earlier.own_s if earlier and same else 0.0)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # it ended while we looked, or this kernel has no such file
-        return ""

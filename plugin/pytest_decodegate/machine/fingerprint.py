@@ -89,8 +89,7 @@ def machine(environ: Mapping[str, str] | None = None, nvml: Any = None, root: Pa
             f"NVML failed while the GPUs were read ({error}); see what `nvidia-smi` says, a GPU may need a reset"
         ) from error
 
-    hardware = nvidia_hardware(root)
-    if not (found.gpus or found.hidden or hides_all(setting)) and hardware:
+    if not (found.gpus or found.hidden or hides_all(setting)) and (hardware := nvidia_hardware(root)):
         raise _broken(hardware, found.no_gpu_reason, "see what `nvidia-smi` and `dmesg` say")
 
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..cause import Cause, Finding
 from ..errors import DecodegateError
@@ -47,7 +47,12 @@ def _findings(labels: Mapping[str, str], sensor: Sensor) -> Iterator[Finding]:
 
 def holders(uuid: str, sensor: Sensor) -> str:
     """The processes that use the GPU, in words."""
-    return ", ".join(str(process) for process in sensor.processes(uuid)) or "no process that NVML can name"
+    return named(sensor.processes(uuid))
+
+
+def named(processes: Iterable[object]) -> str:
+    """Processes on a GPU, in words."""
+    return ", ".join(map(str, processes)) or "no process that NVML can name"
 
 
 def used_memory(gpu_uuids: Sequence[str], sensor: Sensor | None) -> dict[str, int]:

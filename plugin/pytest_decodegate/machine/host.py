@@ -29,7 +29,7 @@ class Host:
 
 def read_host(root: Path = Path("/"), cores: int | None = None) -> Host:
     """Read the host below `root`; `cores` defaults to those this process may run on."""
-    info = _cpuinfo(_text(root / "proc/cpuinfo"))
+    info = _cpuinfo(text_of(root / "proc/cpuinfo"))
     cpu = info.get("model name") or platform.machine()
     cores = cores or len(os.sched_getaffinity(0))
     identity = "/".join(info[key] for key in ("cpu family", "model", "stepping") if key in info)
@@ -37,22 +37,22 @@ def read_host(root: Path = Path("/"), cores: int | None = None) -> Host:
     return Host(
         cpu=cpu,
         cores=cores,
-        kernel=_text(root / "proc/sys/kernel/osrelease") or platform.release(),
+        kernel=text_of(root / "proc/sys/kernel/osrelease") or platform.release(),
         machine={
             "cpu": cpu,
             # Clouds sell different chips under one name such as "Intel Xeon Processor".
             "cpu_family_model_stepping": identity or None,
             "cores": cores,
             # A container may have fewer CPUs than its affinity says; the rank's Python thread feels it.
-            "cpu_quota_cores": _quota_cores(_text(root / "sys/fs/cgroup/cpu.max")),
+            "cpu_quota_cores": _quota_cores(text_of(root / "sys/fs/cgroup/cpu.max")),
             # These three moved TPOT with unchanged kernels; they are policy, not the upgrade under test.
-            "governor": _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
-            "transparent_hugepages": _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+            "governor": text_of(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
+            "transparent_hugepages": _chosen(text_of(root / "sys/kernel/mm/transparent_hugepage/enabled")),
             "numa_nodes": len(list(root.glob("sys/devices/system/node/node[0-9]*"))) or None,
         },
         telemetry={
             # A few MB less after a kernel upgrade is not another machine; neither is another host name.
-            "memory_gb": _memory_gb(_text(root / "proc/meminfo")),
+            "memory_gb": _memory_gb(text_of(root / "proc/meminfo")),
             "host": platform.node(),
             "container": _in_container(root),
         },
@@ -69,7 +69,8 @@ def file_safe(name: str, kept: str = "._") -> str:
     return re.sub(rf"[^A-Za-z0-9{re.escape(kept)}]+", "-", name).strip("-.")
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file of the kernel says, without the white space around it; "" where there is none."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -99,5 +100,5 @@ def _memory_gb(text: str) -> int | None:
 
 def _in_container(root: Path) -> bool:
     marks = (root / ".dockerenv", root / "run/.containerenv")
-    cgroup = _text(root / "proc/1/cgroup")
+    cgroup = text_of(root / "proc/1/cgroup")
     return any(mark.exists() for mark in marks) or bool(re.search(r"docker|kubepods|containerd|lxc", cgroup))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .host import text_of
+
 _VENDOR = "0x10de"
 _DISPLAY_CLASS = "0x03"  # display controllers, compute-only cards among them; not their audio functions, not NVSwitches
 
@@ -25,11 +27,6 @@ def nvidia_hardware(root: Path = Path("/")) -> str:
 
 
 def _is_gpu(device: Path) -> bool:
-    return _text(device / "vendor") == _VENDOR and _text(device / "class").startswith(_DISPLAY_CLASS)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip().lower()
-    except OSError:
-        return ""
+    return text_of(device / "vendor").lower() == _VENDOR and text_of(device / "class").lower().startswith(
+        _DISPLAY_CLASS
+    )

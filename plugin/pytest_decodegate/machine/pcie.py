@@ -24,6 +24,10 @@ class PcieLink:
         """In units of one lane of generation 1, roughly: each generation doubles the rate."""
         return self.width << (self.generation - 1)
 
+    def is_below(self, most: PcieLink) -> bool:
+        """Whether it is of a lower generation, or narrower."""
+        return self.generation < most.generation or self.width < most.width
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -57,7 +61,7 @@ def slow_link(label: str, looks: Sequence[PcieLink], most: PcieLink | None) -> s
     best = reached(looks)
     if most is None or best is None or len(looks) < LEAST_LOOKS:
         return None
-    if best.generation >= most.generation and best.width >= most.width:
+    if not best.is_below(most):
         return None
 
     return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from ..metric import Json, Metric
@@ -57,14 +57,10 @@ class Reach:
     pattern: str
     touches: frozenset[Way]
     reason: str
-    _matcher: re.Pattern[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_matcher", re.compile(self.pattern))
 
     def covers(self, name: str) -> bool:
         """Whether this line is about the field `name`."""
-        return self._matcher.fullmatch(name) is not None
+        return re.fullmatch(self.pattern, name) is not None
 
 
 VISIBLE: Final = "env:CUDA_VISIBLE_DEVICES"
@@ -199,6 +195,16 @@ def harmless(found: Sequence[Difference], metric: Metric, link: Link) -> tuple[D
         free = [each for each in free if each.field != VISIBLE]
 
     return tuple(free)
+
+
+def without_harmless(
+    found: Sequence[Difference], confounding: Sequence[Difference], metric: Metric, link: Link
+) -> tuple[tuple[Difference, ...], tuple[Difference, ...], tuple[Difference, ...]]:
+    """`found` and the part of it that is `confounding`, without what of that cannot touch `metric`; and what cannot."""
+    untouching = harmless(found, metric, link)
+    free = tuple(each for each in confounding if each in untouching)
+    kept, left = (tuple(each for each in some if each not in free) for some in (found, confounding))
+    return kept, left, free
 
 
 def touches(name: str, way: Way | None) -> bool:

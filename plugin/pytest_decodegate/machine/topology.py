@@ -81,13 +81,16 @@ class Topology:
         """Whether each GPU may read the memory of each other, "ok" or what NVML says instead; None where it is mute."""
         return "; ".join(sorted({pair.read for pair in self.pairs.values() if pair.read})) or None
 
+    def between(self, places: Sequence[int]) -> str:
+        """The numbers of the GPUs at these places: "0-1"."""
+        return "-".join(str(self.gpus[place]["gpu"]) for place in places)
+
     @property
     def facts(self) -> dict[str, Json]:
         """What is known of each GPU, and a description of pairs with the pairs that it fits."""
         fitting: dict[str, list[str]] = {}
         for places, pair in self.pairs.items():
-            numbers = "-".join(str(self.gpus[place]["gpu"]) for place in places)
-            fitting.setdefault(str(pair), []).append(numbers)
+            fitting.setdefault(str(pair), []).append(self.between(places))
 
         pairs: dict[str, Json] = {
             text: "all" if len(fitting) == 1 else " ".join(names) for text, names in fitting.items()

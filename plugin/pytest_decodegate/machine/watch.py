@@ -126,17 +126,17 @@ class GpuTally:
         return (Finding(problem, Cause.REMARK, self.label),) if problem else ()
 
     @property
-    def _busy(self) -> list[GpuReading]:
+    def busy(self) -> list[GpuReading]:
         """Samples of a GPU at work: clock and link of an idle one say nothing about those that the work ran at."""
         return [sample for sample in self.samples if "gpu_idle" not in sample.reasons]
 
     @property
     def _links(self) -> list[PcieLink]:
-        return [sample.pcie for sample in self._busy if sample.pcie is not None]
+        return [sample.pcie for sample in self.busy if sample.pcie is not None]
 
     def facts(self) -> dict[str, Json]:
         """Minimum, median and maximum of each sensor, the reasons by share of samples, and pids that nobody knows."""
-        busy = self._busy or self.samples
+        busy = self.busy or self.samples
         link = reached(self._links)
         return {
             "gpu": self.label,

@@ -18,7 +18,7 @@ from ..errors import DecodegateError
 from ..gang.protocol import Function
 from ..gate.evidence import bandwidth, coldness, floors, sample_clocks
 from ..gate.evidence.links import Matrix, link_findings, sent
-from ..gate.evidence.stragglers import Own, Place, placed, seated, straggler_findings, table
+from ..gate.evidence.stragglers import Own, Place, placed, seat, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
 from ..machine.clocks import SAMPLED
 from ..metric import Json, Level, Replicate
@@ -87,7 +87,7 @@ class GangSource:
         self._ranks: list[Json] = []
         self._telemetry: list[Json] = []
         self._replicates: list[Replicate] = []
-        self._wrong: str | None = None
+        self.wrong: str | None = None
         self._broken: list[Finding] = []
         self._notes: list[Finding] = []
 
@@ -134,7 +134,7 @@ class GangSource:
             tuple(self._replicates),
             self._contract(),
             self._facts(),
-            self._wrong,
+            self.wrong,
             (*self._broken, *self._answered_apart()),
             tuple(self._notes),
         )
@@ -165,7 +165,7 @@ class GangSource:
     def take(self, count: int) -> Taken:
         """Open and check the workload on `count` more gangs, then sample them, unless numbers are wrong."""
         gangs = self.set_up(count)
-        if not self._wrong:
+        if not self.wrong:
             samplers = self.samplers(gangs)
             with self._watch() as watch:
                 turns = in_turn(samplers, self._plan, self._on_turn)
@@ -175,10 +175,10 @@ class GangSource:
         return self.taken
 
     def set_up(self, count: int) -> list[Gang]:
-        """Open and check the workload on `count` more gangs; they are not to be sampled if `taken.wrong` says so."""
+        """Open and check the workload on `count` more gangs; they are not to be sampled if `wrong` says so."""
         gangs = self._bench.gangs(len(self._gangs) + count)[len(self._gangs) :]
         self._open(gangs)
-        if not self._wrong:
+        if not self.wrong:
             self._ask_nccl()
 
         return gangs
@@ -208,8 +208,8 @@ class GangSource:
         for number, answer in enumerate(self._answers(pending, "set up and checked"), start=first):
             self._opened.extend(answer)
             wrong = [f"rank {index}: {opened.wrong}" for index, opened in enumerate(answer) if opened.wrong]
-            if wrong and self._wrong is None:
-                self._wrong = f"replicate {number}, {'; '.join(wrong)}"
+            if wrong and self.wrong is None:
+                self.wrong = f"replicate {number}, {'; '.join(wrong)}"
 
     def _ask_nccl(self) -> None:
         """How NCCL does a workload that says it uses NCCL; before sampling, while nothing is timed."""
@@ -333,7 +333,7 @@ class GangSource:
 
     def _slow_links(self, places: Sequence[Place], host: str) -> list[Finding]:
         """Slow links between ranks that sit alike in every gang, as those of one node do."""
-        seats = [[(place.get("host"), place.get("local_rank")) for place in own] for _, own in self._own]
+        seats = [list(map(seat, own)) for _, own in self._own]
         return link_findings(self._links, places, host) if all(each == seats[0] for each in seats) else []
 
     def _on_turn(self, taken: int, most: int) -> None:

@@ -123,7 +123,7 @@ class PairSource:
         """What the base and the candidate gave of `count` pairs; no replicates at all if numbers are wrong."""
         with blamed("base"):
             old = self.base.set_up(count)
-        if self.base.taken.wrong:
+        if self.base.wrong:
             return self.base.taken, self.candidate.taken
         try:
             with blamed("candidate"):
@@ -132,7 +132,7 @@ class PairSource:
             failure.base = tuple(self._base_alone(old))
             raise
 
-        if not self.candidate.taken.wrong:
+        if not self.candidate.wrong:
             self._sample(old, new)
 
         return self.base.taken, self.candidate.taken
@@ -180,8 +180,7 @@ def abba(pairs: int) -> list[Turn]:
 
     Every other round is reversed, so that each pair runs A B B A and no side is always first.
     """
-    sides: tuple[SideName, SideName] = ("base", "candidate")
-    return [(side, number) for number in range(pairs) for side in (sides if number % 2 == 0 else reversed(sides))]
+    return [(side, number) for number in range(pairs) for side in (SIDES if number % 2 == 0 else reversed(SIDES))]
 
 
 def _so_far(samplers: Sequence[GangSampler]) -> list[Replicate]:

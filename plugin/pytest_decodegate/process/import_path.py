@@ -36,6 +36,11 @@ def path_for(python: str, own: Iterable[str], first: Iterable[object] = ()) -> s
     return os.pathsep.join(dict.fromkeys(entries))
 
 
+def import_variables(python: str, own: Iterable[str], first: Iterable[object] = ()) -> dict[str, str]:
+    """The variables by which a child under `python` imports: path_for, and nothing from the current folder."""
+    return {VARIABLE: path_for(python, own, first), "PYTHONSAFEPATH": "1"}
+
+
 def withheld(python: str, own: Iterable[str]) -> str | None:
     """A sentence if a child under `python` does not get the entries `own`, None if it does or there are none."""
     entries = list(own)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..gate.verdict import Judgement
-from ..gate.whole_step import BAND, judge_step
+from ..gate.whole_step import BAND, base_level, judge_step, measured_level
 from .attribution import Attribution, attribute, of_ledger
 from .ledger import Ledger, Part, Time, ledger, parts, weights
 
@@ -60,8 +60,9 @@ def attributed(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Attributi
         if match and change is not None and abs(change) > judgement.metric.tolerance:
             sides = [_known(int(match[1]), judged, ranks) for ranks in RANKS]
             base, new = max(sides, key=lambda pair: pair[0].seconds)
-            if base.seconds > LEAST_KNOWN * _base(judgement):
-                yield name, attribute(_measured(judgement) - _base(judgement), of_ledger(base), of_ledger(new))
+            if base.seconds > LEAST_KNOWN * base_level(judgement):
+                change_s = measured_level(judgement) - base_level(judgement)
+                yield name, attribute(change_s, of_ledger(base), of_ledger(new))
 
 
 def _known(tokens: int, judged: Mapping[str, Judgement], ranks: int) -> tuple[Ledger, Ledger]:
@@ -73,15 +74,5 @@ def _known(tokens: int, judged: Mapping[str, Judgement], ranks: int) -> tuple[Le
 
 def _times(needed: Sequence[Part], judged: Mapping[str, Judgement]) -> tuple[dict[str, Time], dict[str, Time]]:
     names = {part.metric for part in needed}
-    base, new = ({metric: Time(side(judged[metric])) for metric in names} for side in (_base, _measured))
+    base, new = ({metric: Time(side(judged[metric])) for metric in names} for side in (base_level, measured_level))
     return base, new
-
-
-def _base(judgement: Judgement) -> float:
-    assert judgement.numbers.base is not None
-    return judgement.numbers.base
-
-
-def _measured(judgement: Judgement) -> float:
-    assert judgement.numbers.measured is not None
-    return judgement.numbers.measured

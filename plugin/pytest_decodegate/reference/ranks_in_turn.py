@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..gate.confirming import is_open
 from ..gate.pairs import Contrast, Side, judge_pairs
-from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
+from ..machine.cards import gpus_seen
 from ..measure.paired_source import SIDES, PairBench, PairSource, StackFailed
 from ..measure.source import Taken, joined
 from .loaded import as_declared
@@ -117,7 +117,7 @@ class RanksInTurn:
             wave.candidate.replicates,
             world_size=work.world_size,
             base=wave.base.replicates,
-            gpus=gpus_of(wave.candidate.facts),
+            gpus=gpus_seen(wave.candidate.facts),
         )
 
     def _look(self, work: GangWork, wave: _Wave, looks: int) -> Judgement:

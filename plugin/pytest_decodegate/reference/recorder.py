@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from ..baseline.reader import load
 from ..baseline.selection import Selection, contrast
 from ..baseline.store import Store, one_session
 from ..errors import BadInput
-from ..gate.bands import recorded_band
+from ..gate.bands import LOOKS, recorded_band
 from ..gate.verdict import Judgement, Verdict
 from ..machine.classes import machine_class
 from ..machine.provenance import Difference, Provenance
@@ -30,14 +30,10 @@ if TYPE_CHECKING:
     from ..settings.settings import Settings
 
 
-LOOKS = 2
-"""Planned at each metric: after the first replicates and at the cap, or where the time for open metrics ends."""
-
-
 class Recorder:
     """The stored baselines in one session of recording or gating, each of the class of what its metric runs on.
 
-    host: the whole machine, parts of which metrics run on. tell: shows a line to the user.
+    host: the whole machine, parts of which metrics run on. tell: shows a line to the user. store: where they lie.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class Recorder:
         self._host = host
         self._session_id = session_id
         self._tell = tell
-        self._store = Store(settings.baselines)
+        self.store = Store(settings.baselines)
 
     def check(self) -> None:
         """Raise BadInput for files or a folder that cannot be used: before minutes of measuring, not after."""
@@ -62,7 +58,7 @@ class Recorder:
             self._check_folder()
 
     def _check_folder(self) -> None:
-        for folder in map(self._store.folder, self.classes):
+        for folder in map(self.store.folder, self.classes):
             there = next(path for path in (folder, *folder.parents) if path.exists())
             if not os.access(there, os.W_OK) or not there.is_dir():
                 raise BadInput(
@@ -84,19 +80,27 @@ class Recorder:
         if self._settings.baseline is not None:
             return [load(self._settings.baseline)]
 
-        return [baseline for each in self.classes for baseline in self._store.candidates(each)]
+        return [baseline for each in self.classes for baseline in self.store.candidates(each)]
 
-    def levels(self, metric: Metric) -> list[float]:
-        """The stored levels of `metric` as it is measured now, in its unit, oldest first; [] if there are none."""
-        found = (each for each in series(self.stored(), metric.name) if each.metric.identity == metric.identity)
-        return [point.value for each in found for point in each.points]
+    def levels(self, metrics: Sequence[Metric]) -> list[list[float]]:
+        """The stored levels of each of `metrics` as it is measured now, in its unit, oldest first."""
+        stored = self.stored() if metrics else []
+        return [
+            [
+                point.value
+                for each in series(stored, metric.name)
+                if each.metric.identity == metric.identity
+                for point in each.points
+            ]
+            for metric in metrics
+        ]
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The stored baseline that `metric` is gated against, where it runs on the machine of `provenance`."""
         settings = self._settings
         own_class = machine_class(provenance.machine)
         if settings.baseline is None:
-            return self._store.select(own_class, provenance, settings.change, metric)
+            return self.store.select(own_class, provenance, settings.change, metric)
 
         baseline = load(settings.baseline)
         found = contrast(baseline, provenance, settings.change, metric)
@@ -129,11 +133,11 @@ class Recorder:
 
     def _record(self, measurement: Measurement, provenance: Provenance) -> RecordedIn:
         own_class = machine_class(provenance.machine)
-        stored, others = self._store.beside(provenance, own_class, measurement, self._session_id)
+        stored, others = self.store.beside(provenance, own_class, measurement, self._session_id)
         band = recorded_band(stored, others, self._settings.max_replicates, LOOKS)
         kept = replace(measurement, metric=replace(measurement.metric, tolerance=band.kept))
         label = stack_label(provenance.stack)
-        return RecordedIn(self._store.record(provenance, own_class, label, kept, self._session_id), band)
+        return RecordedIn(self.store.record(provenance, own_class, label, kept, self._session_id), band)
 
     def _share(self, measurement: Measurement, provenance: Provenance) -> None:
         """Show it in pytest-benchmark's own table and files, if the user asked for these."""

@@ -12,11 +12,11 @@ from ..gate.confirming import is_open
 from ..gate.evidence import quality
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
 from ..gate.pairs import Contrast, judge_pairs
-from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.rules import surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement
+from ..machine.cards import gpus_seen
 from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
@@ -104,7 +104,7 @@ class ServersInTurn:
     def judged(self, judgement: Judgement) -> Judged:
         """`judgement` with what both stacks have measured for it."""
         base, candidate = self._taken["base"], self._taken["candidate"]
-        return Judged(judgement, candidate.replicates, base=base.replicates, gpus=gpus_of(candidate.facts))
+        return Judged(judgement, candidate.replicates, base=base.replicates, gpus=gpus_seen(candidate.facts))
 
     @property
     def replicates(self) -> tuple[Replicate, ...]:

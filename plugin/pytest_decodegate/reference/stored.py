@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..gate.bands import LOOKS
 from ..gate.evidence.starts import Start, start_notes, start_of
-from ..gate.result import gpus_of
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
+from ..machine.cards import gpus_seen
 from ..measure.beside_tpot import KeptWindows, SameWindows
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
-from .recorder import LOOKS
 from .settling import Settling, SettlingRules, TimeBudget
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class StoredReference:
             tuple(ranks) if isinstance(ranks, list) else (),
             world_size,
             lambda: self.recorder.keep(judgement, taken.measurement(metric), provenance()),
-            gpus=gpus_of(taken.facts),
+            gpus=gpus_seen(taken.facts),
         )
 
     def _settle(self, metric: Metric, source: Source, provenance: Callable[[], Provenance]) -> tuple[Judgement, Taken]:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ..gate.evidence.bandwidth import CROSSINGS
 from ..gate.result import Result
-from ..gate.verdict import Judgement, Verdict
+from ..gate.verdict import UNFIT, Judgement
 from ..metric import Json
 from ..profile.categories import Category
 from ..profile.ledger import Ledger, Part, Time, ledger, parts
@@ -23,7 +23,6 @@ from .svg import PlotLine, PlotMark, bars, chart
 
 _STEP: Final = re.compile(r"decode_step\[tp=(?P<ranks>\d+),m=(?P<tokens>\d+)\]")
 _STREAMS: Final = re.compile(r"(?P<before>.*\[(?:.*,)?)c=(?P<streams>\d+)(?P<after>[\],].*)")
-_UNFIT: Final = (Verdict.INVALID, Verdict.WRONG_RESULT)
 
 KNEE: Final = 1.5
 """Growth of the throughput below which a doubling of the streams is past the knee: half of the perfect gain."""
@@ -49,7 +48,7 @@ class Chart:
 
 def charts(results: Sequence[Result]) -> list[Chart]:
     """Those for which there are at least two points, in the order in which they are read."""
-    fit = [result for result in results if result.judgement.verdict not in _UNFIT]
+    fit = [result for result in results if result.judgement.verdict not in UNFIT]
     return [*_steps(fit), *_by_streams(fit), *_by_bytes(fit), *_by_ranks(fit), *_clocks(results)]
 
 
@@ -144,7 +143,7 @@ def _both(points: Sequence[tuple[float, Result]], scale: float) -> list[PlotLine
 
 
 def _legend(lines: Iterable[PlotLine]) -> tuple[tuple[str, str], ...]:
-    return tuple((line.name, f"c{line.colour % 6}{' dashed' if line.dashed else ''}") for line in lines)
+    return tuple((line.name, line.kind) for line in lines)
 
 
 def _by_bytes(results: Sequence[Result]) -> Iterator[Chart]:

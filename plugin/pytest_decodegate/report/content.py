@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ..compare.pairs import BaselinePair, Compared
-from ..gate.decision import BY_WEIGHT, Answer, Ground, counted_as, decide_all
-from ..gate.result import Failed, Result, gpus_of, spreads
+from ..gate.decision import BY_WEIGHT, Answer, Ground, Resolution, counted_as, decide_all
+from ..gate.result import Failed, Result, spreads
 from ..gate.run import Run
 from ..gate.text.advice import advice
 from ..gate.text.explain import explain, not_covered
 from ..gate.verdict import Judgement, geometric_mean
+from ..machine.cards import gpus_seen
 from ..machine.provenance import ABSENT, Difference
 from ..profile.step_profile import StepProfile
 from ..redaction import redact_arguments
@@ -53,7 +54,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What was measured on one machine class: a run, or a pair of stored baselines. new: the word for its newer side.
+    """What was measured on one machine class: a run, or a pair of stored baselines.
 
     history: by metric the levels of the stored sessions in the metric's unit, oldest first.
     """
@@ -140,7 +141,7 @@ def of_run(run: Run, about: RunFacts) -> Content:
         said=f"{in_words(decision)}; {counts(run, decision).removeprefix('counts: ')}",
         groups=(_of_run(run, about, decision.grounds),),
         stopped=_stopped(run, about.begun) if run.unfinished else "",
-        facts=tuple(_facts(run, about)),
+        facts=tuple(_facts(run, about, decision.resolutions)),
         repeat=shlex.join(redact_arguments(about.command)),
         next_command=" ".join(words),
         profiles=about.profiles,
@@ -155,7 +156,7 @@ def _stopped(run: Run, begun: Begun | None) -> str:
     return f"not at its end{where}. Everything measured so far is below; if no pytest is running, it was killed there"
 
 
-def _facts(run: Run, about: RunFacts) -> Iterator[tuple[str, str]]:
+def _facts(run: Run, about: RunFacts, resolutions: Sequence[Resolution]) -> Iterator[tuple[str, str]]:
     if about.machine_class:
         yield "machine class", about.machine_class
     if run.stacks:
@@ -163,7 +164,7 @@ def _facts(run: Run, about: RunFacts) -> Iterator[tuple[str, str]]:
         yield "candidate", run.stacks.candidate
     if about.started:
         yield "started", about.started
-    for resolution in seen(run.decision.resolutions):
+    for resolution in seen(resolutions):
         name, _, rest = resolution.partition(": ")
         yield name, rest
 
@@ -264,7 +265,7 @@ def _stored(pair: BaselinePair, title: str, judgement: Judgement) -> Result:
     """A judgement with the processes and the GPUs of the newest session of either side, as a run's result has them."""
     base, new = (side.metrics[judgement.name].sessions[-1] for side in (pair.base, pair.new))
     processes = (*spreads(base.replicates, is_base=True), *spreads(new.replicates))
-    return Result(title, judgement, values=new.values, processes=processes, gpus=gpus_of(new.telemetry))
+    return Result(title, judgement, values=new.values, processes=processes, gpus=gpus_seen(new.telemetry))
 
 
 def _levels(pair: BaselinePair, name: str) -> list[float]:
@@ -277,9 +278,18 @@ def _levels(pair: BaselinePair, name: str) -> list[float]:
 
 def weight(outcome: Outcome) -> int:
     """Where an outcome stands when what matters most comes first."""
-    return list(map(str, BY_WEIGHT)).index(counted_as(outcome))
+    return BY_WEIGHT.index(counted_as(outcome))
 
 
-def family(name: str) -> str:
+def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Outcomes by what they measure, each family where its first one stands."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(_family(outcome.name), []).append(outcome)
+
+    return found
+
+
+def _family(name: str) -> str:
     """What a metric measures, without its sizes: "marlin_moe" of "marlin_moe[m=8]"; of a test's id the whole of it."""
     return name if "::" in name else name.partition("[")[0]

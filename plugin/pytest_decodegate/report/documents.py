@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,6 @@ from .markdown import markdown
 from .upgrade import document
 
 LINES: Final = "results.jsonl"
-FILES: Final = ("report.html", "report.md", LINES, "results.csv", "summary.json", "metrics.prom")
-"""What a run writes into the folder."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -100,8 +98,8 @@ class Documents:
         self._tried(append)
 
     def _write(self) -> None:
-        content = self.content
-        about = self._about()
+        about = replace(self._about(), started=self._started, begun=self._begun, profiles=self._profiles)
+        content = of_run(self._run, about)
 
         def write() -> None:
             written = {
@@ -116,12 +114,6 @@ class Documents:
 
         self._tried(write)
 
-    @property
-    def content(self) -> Content:
-        """What the report says now."""
-        profiles = {**self._about().profiles, **self._profiles}
-        return of_run(self._run, replace(self._about(), started=self._started, begun=self._begun, profiles=profiles))
-
     def _tried(self, write: Callable[[], None]) -> None:
         """A full disk costs the report, not the measurement; and the run says so."""
         if not self._usable:
@@ -134,7 +126,7 @@ class Documents:
             self._on_problem(f"--perf-report: cannot write to {str(self._folder)!r} any more: {error.strerror}")
 
 
-def write_comparison(folder: Path, content: Content, as_json: str) -> Mapping[str, Path]:
+def write_comparison(folder: Path, content: Content, as_json: str) -> None:
     """The same documents of stored files; as_json: their comparison. Raises BadInput if the folder cannot be used."""
     results = content.outcomes
     written = {
@@ -150,8 +142,6 @@ def write_comparison(folder: Path, content: Content, as_json: str) -> Mapping[st
             write_atomically(folder / name, text)
     except OSError as error:
         raise BadInput(f"--report: cannot write to {str(folder)!r}: {error.strerror}; name another folder") from error
-
-    return {name: folder / name for name in written}
 
 
 def _now() -> str:

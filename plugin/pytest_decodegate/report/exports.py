@@ -69,8 +69,9 @@ GAUGES: Final[Mapping[str, str]] = {
 def prometheus(run: Run, machine_class: str, now: float) -> str:
     """The text format of Prometheus, for the textfile collector of the node exporter. now: seconds since 1970."""
     lines = list(_of_run(run, machine_class, now))
+    last = _last(run)
     for name, said in GAUGES.items():
-        found = [line for outcome in _last(run) if (line := _gauge(name, outcome, machine_class))]
+        found = [line for outcome in last if (line := _gauge(name, outcome, machine_class))]
         if found:
             lines += [f"# HELP decodegate_{name} {said}", f"# TYPE decodegate_{name} gauge", *found]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from ..errors import BadInput
+from ..gate.decision import named
 from ..gate.run import Run
 from ..printable import printable
 from .content import Content, RunFacts, of_run
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 MOST: Final = 10
 """Annotations of one kind that a step may have; GitHub shows no more."""
-
-MOST_NAMES: Final = 5
 
 
 class GithubJob:
@@ -68,9 +67,7 @@ def commands(content: Content) -> Iterator[str]:
     for tone, command in (("bad", "error"), ("open", "warning")):
         cards = [card for group in content.groups for card in group.cards if card.tone == tone]
         for card in cards[:MOST]:
-            names = ", ".join(outcome.name for outcome in card.outcomes[:MOST_NAMES])
-            more = len(card.outcomes) - MOST_NAMES
-            said = f"{names}{f' and {more} more' if more > 0 else ''}: {card.text}"
+            said = f"{named([outcome.name for outcome in card.outcomes])}: {card.text}"
             title = f"decodegate {content.answer}"
             yield f"::{command} title={_value(title)}::{_data(said)}"
 

@@ -11,19 +11,17 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..gate.decision import ADVISORY, BY_WEIGHT, RECORDED, counted_as
+from ..gate.decision import ADVISORY, BY_WEIGHT, counted_as, is_fine
 from ..gate.result import Failed, Result
 from ..gate.text.quantity import format_band, format_percent
 from ..gate.verdict import Verdict
 from ..printable import printable, printable_lines
-from ..profile.categories import Category
 from .charts import charts
-from .content import Content, Group, Outcome, Tone, family, weight
-from .profile import svg
+from .content import Card, Content, Group, Outcome, Tone, by_family, weight
+from .profile import svg, used_categories
 from .svg import forest, spark, strip
 from .table import cells
 
-_FINE: Final = (Verdict.PASS, Verdict.IMPROVED, RECORDED, ADVISORY)
 _BAD: Final = (Verdict.REGRESSED, Verdict.WRONG_RESULT, "ERROR")
 
 WIDEST: Final = 6.0
@@ -63,17 +61,13 @@ class _Family:
 
 def page(content: Content) -> str:
     """The whole file. Everything is escaped by the template, and first made printable."""
-    found = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            content=content,
-            groups=[_group(group) for group in content.groups],
-            profiles=_profiles(content),
-            counts=_counts(content.outcomes),
-        )
+    return rendered(
+        "report.html.j2",
+        content=content,
+        groups=[_group(group) for group in content.groups],
+        profiles=_profiles(content),
+        counts=_counts(content.outcomes),
     )
-    return found if found.endswith("\n") else f"{found}\n"
 
 
 @cache
@@ -102,29 +96,25 @@ def _group(group: Group) -> dict[str, Any]:
         "title": group.title,
         "changes": group.changes,
         "notes": list(dict.fromkeys(group.notes)),
-        "cards": [_card(group, number) for number in range(len(group.cards))],
+        "cards": [_card(card, group.history) for card in group.cards],
         "families": list(_families(group.outcomes)),
         "charts": charts([outcome for outcome in group.outcomes if isinstance(outcome, Result)]),
     }
 
 
-def _card(group: Group, number: int) -> dict[str, Any]:
-    card = group.cards[number]
-    history = ((outcome.name, group.history.get(outcome.name, ())) for outcome in card.outcomes)
+def _card(card: Card, levels_of: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    widest = _widest(card.outcomes)
+    history = ((outcome.name, levels_of.get(outcome.name, ())) for outcome in card.outcomes)
     return {
         "card": card,
-        "rows": [_row(outcome, _widest(card.outcomes)) for outcome in card.outcomes],
+        "rows": [_row(outcome, widest) for outcome in card.outcomes],
         "history": [(name, len(levels), spark(levels)) for name, levels in history if len(levels) >= LEAST_HISTORY],
     }
 
 
 def _families(outcomes: Sequence[Outcome]) -> Iterator[_Family]:
     """By what matters most, then in the order of measurement."""
-    by_family: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_family.setdefault(family(outcome.name), []).append(outcome)
-
-    for name, found in sorted(by_family.items(), key=lambda item: min(map(weight, item[1]))):
+    for name, found in sorted(by_family(outcomes).items(), key=lambda item: min(map(weight, item[1]))):
         widest = _widest(found)
         yield _Family(
             name=name,
@@ -141,8 +131,7 @@ def _counts(outcomes: Sequence[Outcome]) -> list[tuple[str, int]]:
 
 
 def _tone(outcome: Outcome) -> Tone:
-    counted = counted_as(outcome)
-    return "good" if counted in _FINE else "bad" if counted in _BAD else "open"
+    return "good" if is_fine(outcome) else "bad" if counted_as(outcome) in _BAD else "open"
 
 
 def _worse(outcome: Outcome) -> tuple[float, float | None, float | None] | None:
@@ -241,8 +230,7 @@ def _profiles(content: Content) -> list[tuple[str, str, Markup, list[tuple[str, 
 
 
 def _categories(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
-    used = [category for category in Category if any(profile.of(category).ms for profile in profiles.values())]
     return [
         (category.label, " -> ".join(f"{profile.of(category).ms:.3f} ms" for profile in profiles.values()))
-        for category in used
+        for category in used_categories(profiles)
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ..gate.decision import BY_WEIGHT, counted_as
+from ..gate.decision import ADVISORY, RECORDED, counted_as
 from ..gate.result import Failed, Result
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Verdict
 from ..printable import printable
-from .content import Card, Content, Group, Outcome, StackChange, family, weight
+from .content import Card, Content, Group, Outcome, StackChange, by_family, weight
 from .escape import escaped
 from .table import cells, cut, unjudged
 
@@ -113,7 +113,7 @@ def _group(text: _Bounded, group: Group, *, titled: bool) -> None:
     for verdict in _FOLDED:
         found = [outcome for outcome in group.outcomes if counted_as(outcome) == verdict]
         if found:
-            text.add(*_folded(f"{len(found)} {verdict}", _by_family(found)))
+            text.add(*_folded(f"{len(found)} {verdict}", _family_lines(found)))
 
     others = [outcome for outcome in sorted(group.outcomes, key=weight) if _is_aside(outcome)]
     if others:
@@ -126,7 +126,7 @@ def _group(text: _Bounded, group: Group, *, titled: bool) -> None:
 
 def _is_aside(outcome: Outcome) -> bool:
     """Whether it is neither in a card nor folded: recorded, or advisory."""
-    return weight(outcome) > list(map(str, BY_WEIGHT)).index(Verdict.PASS)
+    return counted_as(outcome) in (RECORDED, ADVISORY)
 
 
 def _said(outcome: Outcome) -> str:
@@ -189,13 +189,9 @@ def _folded(title: str, entries: Sequence[str]) -> list[str]:
     return [f"<details><summary>{title}</summary>", "", *(f"- {entry}" for entry in entries), *_CLOSED]
 
 
-def _by_family(outcomes: Sequence[Outcome]) -> list[str]:
+def _family_lines(outcomes: Sequence[Outcome]) -> list[str]:
     """A line a family with its sizes and what moved most: "gemm: [m=1], [m=8] (at most +1.2 %)"."""
-    found: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        found.setdefault(family(outcome.name), []).append(outcome)
-
-    return [_family_line(name, members) for name, members in found.items()]
+    return [_family_line(name, members) for name, members in by_family(outcomes).items()]
 
 
 def _family_line(name: str, members: Sequence[Outcome]) -> str:

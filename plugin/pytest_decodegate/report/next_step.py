@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..gate.decision import ADVISORY, BY_WEIGHT, RECORDED, Answer, Decision, counted_as, is_run_level
+from ..gate.decision import Answer, Decision, is_fine, is_run_level
 from ..gate.result import Failed, Result
 from ..gate.run import Run
 from ..gate.text.advice import declarations
@@ -57,7 +57,7 @@ def _options(run: Run, decision: Decision, *, is_upgrade: bool) -> Iterator[tupl
         yield RECORD, None
         return
 
-    left = [outcome for outcome in run.outcomes if _is_left(outcome)]
+    left = [outcome for outcome in run.outcomes if not is_fine(outcome)]
     if not left:
         return
 
@@ -73,14 +73,6 @@ def _options(run: Run, decision: Decision, *, is_upgrade: bool) -> Iterator[tupl
         yield RECORD, "missing"
     if most := max(map(_replicates, judgements), default=0):
         yield MORE, str(most)
-
-
-def _is_left(outcome: Result | Failed) -> bool:
-    """Whether it stands between the run and a GO."""
-    return counted_as(outcome) in _LEFT
-
-
-_LEFT = frozenset(BY_WEIGHT) - {Verdict.IMPROVED, Verdict.PASS, RECORDED, ADVISORY}
 
 
 def _is_test(outcome: Result | Failed) -> bool:

@@ -82,13 +82,17 @@ def bars(profiles: Mapping[str, StepProfile]) -> list[str]:
     """One stacked bar for each profile, on one scale, drawn with a letter for each category."""
     most = max(profile.kernel_ms for profile in profiles.values())
     width = max(map(len, profiles))
-    used = [category for category in Category if any(found.of(category).ms for found in profiles.values())]
-    legend = ", ".join(f"{_LETTERS[category]} {category.label}" for category in used)
+    legend = ", ".join(f"{_LETTERS[category]} {category.label}" for category in used_categories(profiles))
     drawn = (
         f"{name:<{width}} |{_bar(profile, most):<{_BAR_WIDTH}}| {profile.kernel_ms:.3f} ms"
         for name, profile in profiles.items()
     )
     return [*drawn, legend]
+
+
+def used_categories(profiles: Mapping[str, StepProfile]) -> list[Category]:
+    """Those that take time in any of `profiles`."""
+    return [category for category in Category if any(found.of(category).ms for found in profiles.values())]
 
 
 def svg(profiles: Mapping[str, StepProfile]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ..gate.bands import ini_lines
@@ -74,7 +74,7 @@ class _Screen:
     run: Run
     decision: Decision
     about: About
-    by_name: Mapping[str, Result] = field(default_factory=dict)
+    by_name: Mapping[str, Result]
 
 
 def screen(run: Run, about: About) -> Iterator[ScreenLine]:

@@ -32,6 +32,11 @@ class PlotLine:
     dashed: bool = False
     joined: bool = True
 
+    @property
+    def kind(self) -> str:
+        """The classes that draw it, in the chart and in its legend."""
+        return f"c{self.colour % COLOURS}{' dashed' if self.dashed else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class PlotMark:
@@ -226,14 +231,13 @@ class _Frame:
 
     def line(self, line: PlotLine) -> Markup:
         points = " ".join(f"{self.x(x)},{self.y(y)}" for x, y in line.points)
-        kind = f"c{line.colour % COLOURS}{' dashed' if line.dashed else ''}"
         dots = Markup("").join(
             Markup('<circle class="{}" cx="{}" cy="{}" r="2.5"><title>{}: {}: {:.4g}</title></circle>').format(
-                kind, self.x(x), self.y(y), line.name, _short(x), y
+                line.kind, self.x(x), self.y(y), line.name, _short(x), y
             )
             for x, y in line.points
         )
-        joined = Markup('<polyline class="{}" points="{}"/>').format(kind, points) if line.joined else Markup("")
+        joined = Markup('<polyline class="{}" points="{}"/>').format(line.kind, points) if line.joined else Markup("")
         return joined + dots
 
     def mark(self, mark: PlotMark) -> Markup:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..gate.decision import named
 from ..gate.text.explain import not_covered
-from ..gate.verdict import Verdict
+from ..gate.verdict import UNFIT, Verdict
 from ..machine.reach import reasons
 from .ranks import rank_tables
 from .rates import client
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
 COLUMNS: tuple[Column, ...] = ("name", "verdict", "measured", "base", "change", "interval", "band", "replicates")
 """What stands under HEADER."""
-
-_UNFIT = (Verdict.INVALID, Verdict.WRONG_RESULT)
-"""What was measured under these verdicts is not to be put beside anything."""
 
 MOST_NOTES = 6
 """Of the screen without -v."""
@@ -102,7 +99,7 @@ def _beside(summary: Summary) -> Iterator[str]:
     """What the metrics say together: ranks and world sizes beside each other, what the client and the ranks cost."""
     results = summary.run.results
     yield from rank_tables(results, always=True)
-    judgements = [result.judgement for result in results if result.judgement.verdict not in _UNFIT]
+    judgements = [result.judgement for result in results if result.judgement.verdict not in UNFIT]
     levels = ((judgement.metric, judgement.numbers.measured) for judgement in judgements)
     yield from scaling_table(curves((metric.name, metric.contract, level) for metric, level in levels if level))
     yield from serving_table(results)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import BadInput
 from ..gang.agents import import_folder
 from ..process import private_folders
-from ..process.import_path import VARIABLE, path_for
+from ..process.import_path import import_variables
 from ..process.processes import scrubbed
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def ask_python(
     """
     folder = private_folders.make("decodegate-", tempfile.gettempdir())
     try:
-        path = path_for(python, import_path, [import_folder(folder)])
-        own = {**scrubbed(os.environ), **environment, VARIABLE: path, "PYTHONSAFEPATH": "1"}
+        imports = import_variables(python, import_path, [import_folder(folder)])
+        own = {**scrubbed(os.environ), **environment, **imports}
         done = _run([python, "-c", _code(question)], own, seconds)
     finally:
         private_folders.remove(folder)

@@ -18,7 +18,7 @@ from ..fitness.readings import CardLoad
 from ..gang.agents import import_folder
 from ..machine.watch import COUNT_SECONDS, GpuTally
 from ..process import private_folders
-from ..process.import_path import VARIABLE, path_for
+from ..process.import_path import import_variables
 from ..process.processes import scrubbed
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ class CardLoader:
         """What it reached, beside what was seen of the card; raises BadInput if it came to no end."""
         try:
             rates = json.loads(self._line())
-            busy = tuple(sample for sample in tally.samples if "gpu_idle" not in sample.reasons)
-            return CardLoad(busy, tally.limited_seconds(), float(rates["copy_bytes_s"]), float(rates["host_bytes_s"]))
+            return CardLoad(
+                tuple(tally.busy), tally.limited_seconds(), float(rates["copy_bytes_s"]), float(rates["host_bytes_s"])
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise self._failed("came to no end of its load") from error
 
@@ -150,8 +151,8 @@ def _loaders(
     started: dict[str, CardLoader] = {}
     watchdog = threading.Timer(seconds, _stop, (started,))
     try:
-        path = path_for(command[0], import_path, [import_folder(folder)])
-        environment = {**scrubbed(os.environ), VARIABLE: path, "PYTHONSAFEPATH": "1"}
+        imports = import_variables(command[0], import_path, [import_folder(folder)])
+        environment = {**scrubbed(os.environ), **imports}
         for uuid in uuids:
             started[uuid] = CardLoader(command, environment, uuid, folder / f"{uuid}.err")
 

@@ -22,8 +22,9 @@ ALL = "all"
 def check_host(settings: Settings, hardware: Hardware) -> list[str]:
     """What speaks against measuring here and is gone on with by --perf-despite, a line each; what else is BadInput."""
     check_names(settings.despite)
-    attached = bool(settings.server or settings.stack.server)
-    readings = read_early(hardware.fingerprint, hardware.sensor, settings.baselines, family(), attached=attached)
+    readings = read_early(
+        hardware.fingerprint, hardware.sensor, settings.baselines, family(), attached=settings.attached
+    )
     failures = list(early_failures(readings))
     refused = [each for each in failures if not settings.despite & {ALL, each.check.name}]
     if refused:

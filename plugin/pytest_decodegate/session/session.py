@@ -185,11 +185,9 @@ class PerfSession:
             return {}
 
         open_ones = [result.judgement for result in self.results.run.results if not result.passes]
-        return {
-            judgement.name: [*self.recorder.levels(judgement.metric), judgement.numbers.measured]
-            for judgement in open_ones
-            if judgement.numbers.measured is not None
-        }
+        known = [(each.metric, each.numbers.measured) for each in open_ones if each.numbers.measured is not None]
+        stored = self.recorder.levels([metric for metric, _ in known])
+        return {metric.name: [*levels, now] for (metric, now), levels in zip(known, stored, strict=True)}
 
     def _reports(self) -> tuple[str, ...]:
         """Files that this run has written."""
@@ -239,14 +237,13 @@ class PerfSession:
 
     def forecast(self, items: Sequence[pytest.Item]) -> list[str]:
         """What the perf tests among `items` will do, in lines of text, before any of them runs."""
-        from ..baseline.store import Store
         from .forecast import forecast, in_the_way, planned
         from .lost_gpus import lost_gpus
 
         settings = self.settings
         stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
         plan = planned(items, stand_in=stand_in, most_ranks=self.gangs.most_ranks)
-        lost = lost_gpus(Store(settings.baselines), self.hardware.fingerprint)
+        lost = lost_gpus(self.recorder.store, self.hardware.fingerprint)
         missing = [*([lost] if lost else []), *self._withheld()]
         if settings.base is not None:
             pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
@@ -362,8 +359,7 @@ class PerfSession:
 
     def _leftovers(self) -> tuple[Finding, ...]:
         """Memory that somebody else held before this run; an attached server's is no surprise."""
-        attached = self.settings.server or self.settings.stack.server
-        return () if attached else self.hardware.lease.leftovers
+        return () if self.settings.attached else self.hardware.lease.leftovers
 
     def _machine(self) -> Fingerprint:
         from ..machine.fingerprint import machine

@@ -60,6 +60,11 @@ class Settings:
         matching = [band for pattern, band in self.tolerances if matches(pattern, metric)]
         return matching[-1] if matching else own
 
+    @property
+    def attached(self) -> bool:
+        """Whether a server that runs already is measured."""
+        return bool(self.server or self.stack.server)
+
     def own_band(self, metric: str, stem: str) -> float | None:
         """The band of the last line of perf_tolerance that matches `metric` and begins with `stem`; None without one.
 

@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...cause import Cause, Finding
+from ...machine.cards import gpus_seen
 from ...metric import Json, Measurement, Metric, Replicate
 from ..text.quantity import format_value
 
@@ -133,9 +134,8 @@ def _gpu_of(facts: Mapping[str, Json], rank: int) -> str | None:
 
 def _only_gpu(facts: Mapping[str, Json]) -> str | None:
     """The GPU where the watch saw just one: a process of one rank does not say where it ran."""
-    looks = facts.get("telemetry")
-    gpus = looks[-1].get("gpus") if isinstance(looks, list) and looks and isinstance(looks[-1], dict) else None
-    if not isinstance(gpus, list) or len(gpus) != 1 or not isinstance(gpus[0], dict):
+    gpus = gpus_seen(facts)
+    if len(gpus) != 1 or not isinstance(gpus[0], dict):
         return None
 
     return str(gpus[0]["gpu"]) if gpus[0].get("gpu") else None

@@ -85,8 +85,8 @@ def seated(gangs: Sequence[tuple[Own, Sequence[Place]]]) -> list[Own]:
     Gangs on other places than the first are left as they are.
     """
     (_, first), *_ = gangs
-    order = [_seat(place) for place in first]
-    return [_reseated(own, [_seat(place) for place in places], order) for own, places in gangs]
+    order = [seat(place) for place in first]
+    return [_reseated(own, [seat(place) for place in places], order) for own, places in gangs]
 
 
 def _reseated(own: Own, seats: Sequence[Seat], order: Sequence[Seat]) -> Own:
@@ -95,7 +95,8 @@ def _reseated(own: Own, seats: Sequence[Seat], order: Sequence[Seat]) -> Own:
     return [by_seat[seat] for seat in order] if same else own
 
 
-def _seat(place: Place) -> Seat:
+def seat(place: Place) -> Seat:
+    """Where a rank sits: its host, and its number there."""
     return str(place.get("host")), str(place.get("local_rank"))
 
 

@@ -11,7 +11,9 @@ from .looks import LOOK_LEVELS
 from .rules import Outcome
 from .student import t_quantile, t_upper_tail
 
-LEVEL = LOOK_LEVELS[1].worse
+_LEVELS = LOOK_LEVELS[1]
+
+LEVEL = _LEVELS.worse
 """One-sided level at which metrics are called slower, for all of them together."""
 
 SHIFT_BAND = 0.01
@@ -67,20 +69,18 @@ def settled(outcome: Outcome, p_worse: float, metrics: int) -> bool:
 class JointChange:
     """How far several metrics have moved together: the median of their log changes, or that of their sum; + is worse.
 
-    error: standard error of `change`. metrics: how many it is of. looks: planned, a key of LOOK_LEVELS. A Weighed.
+    error: standard error of `change`. metrics: how many it is of. It is looked at once. A Weighed.
     """
 
     change: float
     error: float
     metrics: int
-    looks: int = 1
     lo: float = field(init=False)
     hi: float = field(init=False)
 
     def __post_init__(self) -> None:
-        levels = LOOK_LEVELS[self.looks]
-        object.__setattr__(self, "lo", self.change - self.error * t_quantile(1 - levels.worse, self._df))
-        object.__setattr__(self, "hi", self.change + self.error * t_quantile(1 - levels.stay, self._df))
+        object.__setattr__(self, "lo", self.change - self.error * t_quantile(1 - _LEVELS.worse, self._df))
+        object.__setattr__(self, "hi", self.change + self.error * t_quantile(1 - _LEVELS.stay, self._df))
 
     @property
     def _df(self) -> float:
@@ -89,19 +89,15 @@ class JointChange:
     @property
     def confidence(self) -> float:
         """Nominal confidence of the interval, whose ends have levels of their own."""
-        levels = LOOK_LEVELS[self.looks]
-        return 1 - levels.worse - levels.stay
+        return 1 - _LEVELS.worse - _LEVELS.stay
 
     @property
     def p_worse(self) -> float:
         """One-sided p of "not slower", as Comparison.p_worse."""
-        lowered = LOOK_LEVELS[1].worse / LOOK_LEVELS[self.looks].worse
-        return min(1.0, lowered * t_upper_tail(self.change / self.error, self._df))
+        return min(1.0, t_upper_tail(self.change / self.error, self._df))
 
 
-def common_shift(
-    changes: Sequence[float], errors: Sequence[float], sessions: int, looks: int = 1
-) -> JointChange | None:
+def common_shift(changes: Sequence[float], errors: Sequence[float], sessions: int) -> JointChange | None:
     """The common shift of metrics of one kind; None of fewer than LEAST_SHIFTED.
 
     changes: log changes, + is worse. errors: their standard errors, above zero. sessions: of the base, of the metric
@@ -113,7 +109,7 @@ def common_shift(
     shift = median(changes)
     shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions)
     own = max(_error_of_median(errors), _scatter_of_median(changes, shift))
-    return JointChange(shift, math.hypot(own, shared), len(changes), looks)
+    return JointChange(shift, math.hypot(own, shared), len(changes))
 
 
 def _error_of_median(errors: Sequence[float]) -> float:
