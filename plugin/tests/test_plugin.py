@@ -289,7 +289,7 @@ def test_nodes_that_cannot_be_started_are_refused(pytester: pytest.Pytester, wor
 @pytest.mark.parametrize("words", [("--perf-record=sometimes",), ("--perf-record", "sometimes")])
 def test_an_unknown_record_mode_is_refused(pytester: pytest.Pytester, words: tuple[str, ...]) -> None:
     result = pytester.runpytest(*words)
-    result.stderr.fnmatch_lines(["ERROR: --perf-record: 'sometimes' is neither *--perf-record=missing before a path"])
+    result.stderr.fnmatch_lines(["ERROR: --perf-record: 'sometimes' is none of *--perf-record=missing before a path"])
 
 
 def test_world_sizes_become_ids_and_tests_are_grouped_by_them(pytester: pytest.Pytester) -> None:

@@ -131,7 +131,7 @@ def counted_as(outcome: Result | Failed) -> str:
     """The verdict of a metric, or what stands in its place: one of BY_WEIGHT."""
     if isinstance(outcome, Failed):
         return ADVISORY if outcome.advisory else ERROR
-    if outcome.recorded is not None:
+    if outcome.only_recorded:
         return RECORDED
 
     verdict = outcome.judgement.verdict

@@ -57,7 +57,7 @@ class Result:
     advisory: it is shown, and only wrong numbers fail its test. rates: what was achieved, as in report.rates.
     ranks: where each rank works and how long it needs by itself, as gate.evidence.stragglers.table; () where that is
     not known. attempt: which try of its test it is of, from 1; another plugin may run a failed test again.
-    band: the one that it was recorded under, None if it was not.
+    band: the one that it was recorded under, None if it was not. gated: its verdict stands, although it was recorded.
     processes: how their samples lie, the base's first. gpus: each GPU as the watch last saw it beside this metric.
     """
 
@@ -70,6 +70,7 @@ class Result:
     ranks: Sequence[Json] = ()
     attempt: int = 1
     band: RecordedBand | None = None
+    gated: bool = False
     processes: tuple[ProcessSpread, ...] = ()
     gpus: Sequence[Json] = ()
 
@@ -78,7 +79,12 @@ class Result:
         """What was recorded is accepted; anything else passes by its verdict."""
         verdict = self.judgement.verdict
         harmless = self.advisory and verdict is not Verdict.WRONG_RESULT
-        return self.recorded is not None or verdict.passes or harmless
+        return self.only_recorded or verdict.passes or harmless
+
+    @property
+    def only_recorded(self) -> bool:
+        """Whether it was stored in place of being gated."""
+        return self.recorded is not None and not self.gated
 
     @property
     def name(self) -> str:

@@ -45,10 +45,11 @@ class ServerWork:
 
 
 class RecordedIn(NamedTuple):
-    """Where a metric was recorded, and under which band."""
+    """Where a metric was recorded, and under which band. gated: beside its verdict, which stands."""
 
     path: Path
     band: RecordedBand
+    gated: bool
 
 
 def _nothing() -> None:

@@ -119,25 +119,27 @@ class Recorder:
         """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
 
         Returns where it was recorded, None if it was not. A published figure is somebody's point value: measured here,
-        such a metric has no baseline yet. What cannot keep the band of its test is stored under one that it can keep.
+        such a metric has no baseline yet. With 'passed', what left its band is not stored: neither a slowdown nor a
+        gain is to become the level by itself. What cannot keep the band of its test is stored under one that it can.
         """
         if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
             return None
 
         self._share(measurement, provenance)
         missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
-        if self._settings.record == "all" or (self._settings.record == "missing" and missing):
-            return self._record(measurement, provenance)
+        gated = self._settings.record == "passed" and judgement.verdict is Verdict.PASS
+        if gated or self._settings.record == "all" or (self._settings.record != "off" and missing):
+            return self._record(measurement, provenance, gated=gated and not missing)
 
         return None
 
-    def _record(self, measurement: Measurement, provenance: Provenance) -> RecordedIn:
+    def _record(self, measurement: Measurement, provenance: Provenance, *, gated: bool) -> RecordedIn:
         own_class = machine_class(provenance.machine)
         stored, others = self.store.beside(provenance, own_class, measurement, self._session_id)
         band = recorded_band(stored, others, self._settings.max_replicates, LOOKS)
         kept = replace(measurement, metric=replace(measurement.metric, tolerance=band.kept))
         label = stack_label(provenance.stack)
-        return RecordedIn(self.store.record(provenance, own_class, label, kept, self._session_id), band)
+        return RecordedIn(self.store.record(provenance, own_class, label, kept, self._session_id), band, gated)
 
     def _share(self, measurement: Measurement, provenance: Provenance) -> None:
         """Show it in pytest-benchmark's own table and files, if the user asked for these."""

@@ -271,7 +271,7 @@ class Perf:
         values = tuple(replicate.value for replicate in judged.replicates)
         advisory = marker_advisory(self._item) or judged.judgement.basis.elsewhere
         achieved = rates(judged.replicates)
-        path, band = recorded or (None, None)
+        path, band, gated = recorded or (None, None, False)
         result = Result(
             self._item.nodeid,
             judged.judgement,
@@ -281,6 +281,7 @@ class Perf:
             achieved,
             judged.ranks,
             band=band,
+            gated=gated,
             processes=(*spreads(judged.base, is_base=True), *spreads(judged.replicates)),
             gpus=judged.gpus,
         )

@@ -16,7 +16,7 @@ def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float
     results: of all tests; of several tries of a metric the last counts. tolerance: the band of a metric, from its name
     and the band that it has by itself.
     """
-    gating = {result.name: result for result in results if not (result.advisory or result.recorded)}
+    gating = {result.name: result for result in results if not (result.advisory or result.only_recorded)}
     last = list(gating.values())
     kernels = [result.judgement for result in last if shift.is_kernel(result.judgement)]
     if kernels and (why := shift.too_few(kernels)):

@@ -37,9 +37,10 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-record",
         nargs="?",
         const="missing",
-        metavar="missing|all",
+        metavar="missing|passed|all",
         help="Record baselines: 'missing' records metrics that have none and gates the rest (the default when no "
-        "value is given); 'all' appends a session for every metric and gates none",
+        "value is given); 'passed' does that too, and appends a session for each metric that stayed in its band; "
+        "'all' appends a session for every metric and gates none",
     )
     group.addoption(
         "--perf-baseline",

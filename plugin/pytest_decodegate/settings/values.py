@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..gang.options import Nodes
     from .stack import Stack
 
-Record = Literal["off", "missing", "all"]
+Record = Literal["off", "missing", "passed", "all"]
 
 AUTO = "auto"
 """The value of --perf-baseline that names its default: a stored stack is chosen. A file of this name is "./auto"."""
@@ -155,7 +155,9 @@ def record(text: str | None) -> Record:
             return mode  # type: ignore[no-any-return]
 
     # An option with an optional value takes the next word, which may have been meant as a path.
-    raise BadInput(f"--perf-record: {text!r} is neither 'missing' nor 'all'; write --perf-record=missing before a path")
+    raise BadInput(
+        f"--perf-record: {text!r} is none of 'missing', 'passed', 'all'; write --perf-record=missing before a path"
+    )
 
 
 def count(config: pytest.Config, option: str, *, default: int, at_least: int) -> int:
