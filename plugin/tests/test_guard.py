@@ -126,6 +126,23 @@ def test_the_end_of_the_command_ends_what_it_left_behind(tag: str) -> None:
         assert left_after(tag, 0) == []
 
 
+CHAIN = """
+import os, time
+for _ in range(20):
+    if os.fork():
+        os._exit(0)
+time.sleep(3600)
+"""
+
+
+def test_what_was_forked_while_its_parent_ended_is_ended_too(tag: str) -> None:
+    """A walk of /proc that began before the fork and came to the parent after its end sees neither of the two."""
+    for _ in range(20):
+        with killed_after(start(CHAIN, tag)) as process:
+            assert process.wait(SECONDS) == 0
+            assert left_after(tag, 0) == []
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_owner(tag: str, signum: signal.Signals) -> None:
     package = str(Path(guard.__file__).parents[2])

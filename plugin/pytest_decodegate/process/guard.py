@@ -106,16 +106,30 @@ def stat_fields(pid: int | str, proc: Path = PROC) -> list[str]:
 
 
 def kill_descendants() -> list[int]:
-    """SIGKILL everything below this process until nothing is left; return what would not die."""
+    """SIGKILL everything below this process, a subreaper, until nothing is left; return what would not die.
+
+    A walk of /proc misses a process whose parent ends while it is forked, so an empty walk is no end: the kernel says
+    that there is no child, and where orphans become ours that is also no descendant.
+    """
     deadline = time.monotonic() + KILL_SECONDS
-    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-        for pid in left:
+    while _has_children() and time.monotonic() < deadline:
+        for pid in descendants(os.getpid()):
             _send(pid, signal.SIGKILL)
 
         time.sleep(0.01)
         _reap()
 
-    return left
+    return descendants(os.getpid())
+
+
+def _has_children() -> bool:
+    """Whether this process has a child, running or not yet reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+
+    return True
 
 
 def _send(pid: int, signum: signal.Signals) -> None:
