@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
+from children import killed_after
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +56,28 @@ def test_a_process_that_is_gone_has_no_name_and_maps_nothing(tmp_path: Path) -> 
 def test_a_library_that_this_process_has_loaded_is_found() -> None:
     assert processes.may_map(os.getpid(), "libc.so")
     assert not processes.may_map(os.getpid(), "no-such-library")
+
+
+def test_a_process_that_is_first_looked_at_in_its_exec_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its environment reads empty; the moment is too short to be met by waiting for it."""
+    tag = uuid.uuid4().hex
+    pipe = subprocess.PIPE
+    with killed_after(subprocess.Popen(["cat"], env={"PROCESSES_TEST_TAG": tag}, stdin=pipe, stdout=pipe)) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(b"its exec is over\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        read, looks = processes._environment, []
+
+        def in_its_exec_at_first(pid: str) -> list[bytes]:
+            if pid == str(child.pid):
+                looks.append(pid)
+            return [b""] if len(looks) == 1 and pid == str(child.pid) else read(pid)
+
+        monkeypatch.setattr(processes, "_environment", in_its_exec_at_first)
+        processes.kill_tagged("PROCESSES_TEST_TAG", tag)
+        assert child.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -11), ("exit 0", 0)])

@@ -138,9 +138,15 @@ def open_tagged(pid: int, name: str, value: str) -> int | None:
 
 
 def kill_tagged(name: str, value: str) -> None:
-    """SIGKILL every process that was started with NAME=VALUE, until none is left; the last resort, bounded."""
+    """SIGKILL every process that was started with NAME=VALUE, until none is left; the last resort, bounded.
+
+    A process shows no environment in the moment of its exec, so only a second look in a row without any is the end.
+    """
     deadline = time.monotonic() + KILL_SECONDS
-    while (pids := tagged(name, value)) and time.monotonic() < deadline:
+    empty_looks = 0
+    while empty_looks < 2 and time.monotonic() < deadline:
+        pids = tagged(name, value)
+        empty_looks = 0 if pids else empty_looks + 1
         for pid in pids:
             if (pidfd := open_tagged(pid, name, value)) is not None:
                 send_signal(pidfd, signal.SIGKILL)
