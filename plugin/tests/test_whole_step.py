@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.gate.stats.together import SHARED_SESSION_SD
+from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Reference, Verdict
 from pytest_decodegate.gate.whole_step import BAND, judge_step, step_change
 from pytest_decodegate.metric import Metric
@@ -130,6 +132,16 @@ def test_a_judged_step_says_what_moved_it_most() -> None:
     assert found.notes[0].startswith("made of 2 metrics by their counts; moved most by b[m=1] +5.")
     assert found.step is not None
     assert found.step.change == pytest.approx(0.0526, abs=1e-3)
+
+
+def test_a_judged_step_was_looked_at_once_however_often_its_parts_were() -> None:
+    looked = [
+        replace(each, basis=replace(each.basis, looks=3))
+        for each in (part("a[m=1]", 0.0, 0.001), part("b[m=1]", 0.0, 0.001))
+    ]
+    found = judge_step("decode_step[tp=1,m=1]", looked, {"a[m=1]": 1.0, "b[m=1]": 1.0}, (2e-5, 2e-5))
+    assert found.basis.looks == 1
+    assert "% interval from 6 pairs (" in explain(found)
 
 
 def test_a_tpot_that_left_its_band_is_explained_by_the_metrics_beside_it() -> None:

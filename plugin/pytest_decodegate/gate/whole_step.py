@@ -39,14 +39,19 @@ def step_change(parts: Sequence[Judgement], weights: Mapping[str, float]) -> Joi
 def judge_step(
     name: str, parts: Sequence[Judgement], weights: Mapping[str, float], sums_s: tuple[float, float], band: float = BAND
 ) -> Judgement:
-    """The judgement of the step `name`. sums_s: of the base and of what was measured, as the ledger adds them up."""
+    """The judgement of the step `name`, which is looked at once, however often its parts were.
+
+    sums_s: of the base and of what was measured, as the ledger adds them up.
+    """
     metric = Metric(name, "s", "kernel", band, {"formula": "sum of parts by count"})
     found = step_change(parts, weights)
     first = parts[0].basis
     return Judgement(
         metric=metric,
         verdict=Verdict(decide(found, band)),
-        basis=replace(first, replicates=min(part.basis.replicates for part in parts), baseline=None, choice=()),
+        basis=replace(
+            first, replicates=min(part.basis.replicates for part in parts), looks=1, baseline=None, choice=()
+        ),
         numbers=Numbers(sums_s[1]).compared(metric, sums_s[0], found),
         notes=_made_of(parts, weights, sums_s[0]),
         step=StepShare(name, math.expm1(found.change), math.expm1(found.hi)),
