@@ -50,6 +50,10 @@ def test_the_step_is_added_up_beside_the_measured_one(kernels: Path, capsys: pyt
         ),
         ("allreduce_pynccl_graph[world=2]=allreduce_custom_graph[world=2]", "saves 0.37 ms, 6%; predicted"),
         ("allreduce_pynccl_graph[world=2]=5us", "saves 0.25 ms, 4%; predicted"),
+        (
+            "silu_mul_shared[m=1]=1us",
+            "61 silu_mul_shared[m=1] of 2 us become 61 silu_mul_shared[m=1] of 1 us: saves 0.06 ms, 1%; predicted",
+        ),
         ("no:allreduce", "no AllReduce: saves 0.86 ms, 14%; predicted"),
         ("ranks=1", "1 ranks: saves 0.86 ms, 14%; predicted"),
     ],

@@ -56,6 +56,44 @@ def test_a_faster_kernel_and_no_casts() -> None:
     assert ": costs 0.25 ms" in str(slower)
 
 
+SILU = "silu_mul_shared"
+
+
+def twice(routed_s: float) -> Ledger:
+    """One metric at two places, as in the real step: of the dense layer, and of the shared experts beside others."""
+    return Ledger(
+        (
+            Entry(SILU, Category.NORM, 1, Time(2e-6, 0.1)),
+            Entry("marlin_moe", Category.MOE_GEMM, 60, Time(routed_s), "routed"),
+            Entry(SILU, Category.NORM, 60, Time(2e-6, 0.1), "shared"),
+        )
+    )
+
+
+def test_a_metric_that_stands_twice_is_uncertain_as_one() -> None:
+    shared, routed = twice(1e-6), twice(10e-6)
+    assert shared.error_s == pytest.approx(61 * 2e-7)
+    assert routed.error_s == pytest.approx(2e-7)
+    nothing = Ledger((Entry("other", Category.NORM, 1, Time(1e-6)),))
+    assert other_ranks(shared, nothing, 1).error_s == pytest.approx(61 * 2e-7)
+    assert other_ranks(shared, routed, 1).error_s == pytest.approx(60 * 2e-7), "the one outside the branch stays"
+
+
+def test_a_metric_that_stands_twice_is_faster_at_both_places() -> None:
+    found = faster(twice(1e-6), SILU, Time(1.5e-6), "fused")
+    assert found.saved_s == pytest.approx(61 * 0.5e-6)
+    assert found.what == "61 silu_mul_shared of 2 us become 61 fused of 1.5 us"
+
+
+@given(st.integers(1, 61))
+def test_calls_of_a_metric_that_stands_twice_are_exchanged_and_the_others_stay(count: int) -> None:
+    by = Entry("fused", Category.NORM, count, Time(1.9e-6))
+    found = exchanged(twice(0.0), SILU, count, by)
+    assert found.saved_s == pytest.approx(count * 0.1e-6)
+    with pytest.raises(BadInput, match="silu_mul_shared has 61 calls a step, of which 62 cannot be exchanged"):
+        exchanged(twice(0.0), SILU, 62, by)
+
+
 def test_other_ranks_compare_two_ledgers() -> None:
     found = other_ranks(step(78e-6, 0.01), step(40e-6, 0.01), 4)
     assert found.saved_s == pytest.approx(127 * 38e-6)

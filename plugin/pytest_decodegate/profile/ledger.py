@@ -7,6 +7,7 @@ that communicate, as the metrics are: `ranks` 1 is the rank-slice on one card, 8
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -75,7 +76,16 @@ class Ledger:
     @property
     def error_s(self) -> float:
         """Standard error of `seconds`: metrics are measured apart, so that their errors add as squares."""
-        return math.hypot(*(entry.error_s for entry in self.counted))
+        return math.hypot(*(count * time.seconds * time.error for (_, time), count in self.calls.items()))
+
+    @property
+    def calls(self) -> Mapping[tuple[str, Time], float]:
+        """Calls of what counts, by name and time: what one metric measured may stand in a step twice."""
+        calls: defaultdict[tuple[str, Time], float] = defaultdict(float)
+        for entry in self.counted:
+            calls[entry.name, entry.time] += entry.count
+
+        return calls
 
     @property
     def hidden(self) -> Branch | None:

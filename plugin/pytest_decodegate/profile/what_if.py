@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,23 +44,35 @@ class Prediction:
 
 
 def exchanged(now: Ledger, name: str, count: float, by: Entry, *, of_s: float | None = None) -> Prediction:
-    """`count` calls of the entry `name` become those of `by`; the others stay. of_s: the measured TPOT, if known.
+    """`count` calls of `name` become those of `by`; the others stay. of_s: the measured TPOT, if known.
 
     Raises BadInput for a name that the ledger does not have, or more calls than it has.
     """
-    entry = _entry(now, name)
-    if not 0 < count <= entry.count:
-        raise BadInput(f"what-if: {name} has {entry.count:g} calls a step, of which {count:g} cannot be exchanged")
+    entries = _entries(now, name)
+    calls = sum(entry.count for entry in entries)
+    if not 0 < count <= calls:
+        raise BadInput(f"what-if: {name} has {calls:g} calls a step, of which {count:g} cannot be exchanged")
 
-    kept = [replace(entry, count=entry.count - count)] if count < entry.count else []
-    what = f"{count:g} {name} of {_us(entry.time)} become {by.count:g} {by.name} of {_us(by.time)}"
-    return _compared(what, now, now.replaced(name, by=[*kept, by]), of_s)
+    what = _becomes(count, name, entries[0].time, by)
+    return _compared(what, now, now.replaced(name, by=[*_less(entries, count), by]), of_s)
+
+
+def _less(entries: Sequence[Entry], count: float) -> Iterator[Entry]:
+    """`entries` without `count` of their calls, which are taken from where there are most."""
+    for entry in sorted(entries, key=lambda entry: -entry.count):
+        taken = min(count, entry.count)
+        count -= taken
+        if taken < entry.count:
+            yield replace(entry, count=entry.count - taken)
 
 
 def faster(now: Ledger, name: str, time: Time, whose: str, *, of_s: float | None = None) -> Prediction:
-    """The entry `name` takes the time of another way to do the same, which `whose` names."""
-    entry = _entry(now, name)
-    return exchanged(now, name, entry.count, replace(entry, name=whose, time=time), of_s=of_s)
+    """Every call of `name` takes the time of another way to do the same, which `whose` names."""
+    entries = _entries(now, name)
+    by = [replace(entry, name=whose, time=time) for entry in entries]
+    calls = sum(entry.count for entry in entries)
+    what = _becomes(calls, name, entries[0].time, replace(by[0], count=calls))
+    return _compared(what, now, now.replaced(name, by=by), of_s)
 
 
 def without(now: Ledger, category: Category, *, of_s: float | None = None) -> Prediction:
@@ -95,31 +107,24 @@ def other_ranks(now: Ledger, then: Ledger, ranks: int, *, of_s: float | None = N
 
 def _compared(what: str, now: Ledger, then: Ledger, of_s: float | None) -> Prediction:
     """What is the same in both ledgers cancels, with its error."""
-    old, new = _by_name(now), _by_name(then)
-    changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
-    errors = [_error_of_change(old.get(name), new.get(name)) for name in changed]
+    old, new = now.calls, then.calls
+    more = {of: new.get(of, 0.0) - old.get(of, 0.0) for of in {**old, **new}}
+    errors = (count * time.seconds * time.error for (_, time), count in more.items())
     return Prediction(what, now.seconds - then.seconds, math.hypot(*errors), of_s or now.seconds)
 
 
-def _by_name(ledger: Ledger) -> Mapping[str, Entry]:
-    return {entry.name: entry for entry in ledger.counted}
-
-
-def _error_of_change(old: Entry | None, new: Entry | None) -> float:
-    """Of one name: calls of the same time differ in their count alone."""
-    if old and new and old.time == new.time:
-        return abs(old.count - new.count) * old.time.seconds * old.time.error
-
-    return math.hypot(*(entry.error_s for entry in (old, new) if entry))
-
-
-def _entry(now: Ledger, name: str) -> Entry:
-    found = next((entry for entry in now.entries if entry.name == name), None)
-    if found is None:
-        known = ", ".join(entry.name for entry in now.entries)
+def _entries(now: Ledger, name: str) -> list[Entry]:
+    """All of that name: what one metric measured may stand in a step twice."""
+    found = [entry for entry in now.entries if entry.name == name]
+    if not found:
+        known = ", ".join(dict.fromkeys(entry.name for entry in now.entries))
         raise BadInput(f"what-if: the step has no {name!r}; it has {known}")
 
     return found
+
+
+def _becomes(count: float, name: str, time: Time, by: Entry) -> str:
+    return f"{count:g} {name} of {_us(time)} become {by.count:g} {by.name} of {_us(by.time)}"
 
 
 def _us(time: Time) -> str:
