@@ -71,8 +71,9 @@ def test_the_step_is_the_chain_and_the_longer_of_two_branches(of_ranks: int, tok
     }
     assert step.seconds == pytest.approx(by_branch["main"] + max(by_branch["routed"], by_branch["shared"]))
     assert step.seconds == pytest.approx(math.fsum(step.of(category) for category in Category))
-    largest = max(entry.error_s for entry in step.counted)
-    assert largest <= step.error_s <= math.fsum(entry.error_s for entry in step.counted) + 1e-12
+    errors = [entry.seconds * entry.time.error for entry in step.counted]
+    assert max(errors) <= step.error_s * (1 + 1e-12)
+    assert step.error_s <= math.fsum(errors) + 1e-12
 
 
 @given(ranks, batches, st.data())

@@ -55,11 +55,6 @@ class Entry:
         """Of all its calls in a step."""
         return self.count * self.time.seconds
 
-    @property
-    def error_s(self) -> float:
-        """Standard error of `seconds`."""
-        return self.seconds * self.time.error
-
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
