@@ -91,6 +91,17 @@ def test_a_baseline_of_another_machine_class_is_confounded(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(["kernel: CONFOUNDED: *", f"*machine_class: {OTHER} -> *"])
 
 
+def test_a_named_baseline_is_read_once(pytester: pytest.Pytester) -> None:
+    """A branch that is checked out while a run goes on must not change what the rest of it is compared with."""
+    pytester.makepyfile(KERNEL)
+    pytester.runpytest_inprocess(*RUN, "--perf-record").assert_outcomes(passed=1)
+    stored(pytester)[0].rename("named.json")
+    pytester.makeconftest("from pathlib import Path\ndef pytest_runtest_setup(): Path('named.json').unlink()")
+    result = pytester.runpytest_inprocess(*RUN, "--perf-baseline=named.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["against */named.json: named by --perf-baseline"])
+
+
 def test_an_attached_server_is_compared_by_its_own_word(pytester: pytest.Pytester, scripted: ScriptedServer) -> None:
     scripted.completion, scripted.version = streaming(answer(), pause_s=0.01), "0.26.0"
     pytester.makepyfile(

@@ -75,10 +75,15 @@ class Recorder:
         """Whether metrics without a baseline are recorded."""
         return self._settings.record != "off"
 
+    @cached_property
+    def _named(self) -> Baseline | None:
+        """The file that the user names, read once: a run is compared with one state of it, whatever becomes of it."""
+        return load(self._settings.baseline) if self._settings.baseline else None
+
     def stored(self) -> list[Baseline]:
         """What may be compared with: the file that the user names, else all of these classes."""
-        if self._settings.baseline is not None:
-            return [load(self._settings.baseline)]
+        if self._named is not None:
+            return [self._named]
 
         return [baseline for each in self.classes for baseline in self.store.candidates(each)]
 
@@ -97,16 +102,15 @@ class Recorder:
 
     def select(self, metric: str, provenance: Provenance) -> Selection:
         """The stored baseline that `metric` is gated against, where it runs on the machine of `provenance`."""
-        settings = self._settings
+        declared = self._settings.change
         own_class = machine_class(provenance.machine)
-        if settings.baseline is None:
-            return self.store.select(own_class, provenance, settings.change, metric)
+        if self._named is None:
+            return self.store.select(own_class, provenance, declared, metric)
 
-        baseline = load(settings.baseline)
-        found = contrast(baseline, provenance, settings.change, metric)
+        found = contrast(self._named, provenance, declared, metric)
         another: tuple[Difference, ...] = ()
-        if baseline.machine_class != own_class:
-            another = (Difference("machine_class", baseline.machine_class, own_class, declarable=False),)
+        if self._named.machine_class != own_class:
+            another = (Difference("machine_class", self._named.machine_class, own_class, declarable=False),)
 
         return replace(
             found,
