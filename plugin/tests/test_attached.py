@@ -7,8 +7,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,10 +14,10 @@ from scripted import ScriptedServer, answer, refusing, streaming
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.pairs import Contrast
-from pytest_decodegate.machine.provenance import Provenance, parse_declared
+from pytest_decodegate.machine.provenance import parse_declared
 from pytest_decodegate.measure.paired_source import StackFailed
 from pytest_decodegate.reference.attached import NOT_RESTARTED, AttachedServers
-from pytest_decodegate.serving.server import Server, attach
+from pytest_decodegate.serving.server import attach
 from pytest_decodegate.settings.stack import Stack, check_servers, declared, parse_stack
 
 TESTS = """
@@ -123,11 +121,7 @@ def test_two_servers_are_measured_in_turn(
 
 
 def servers(pair: tuple[ScriptedServer, ScriptedServer]) -> AttachedServers:
-    def of(server: Server) -> Provenance:
-        return Provenance({"gpus": []}, server.stack(), {})
-
-    provenances: Any = SimpleNamespace(of=of)
-    return AttachedServers(attach, provenances, pair[0].url, pair[1].url)
+    return AttachedServers(attach, pair[0].url, pair[1].url)
 
 
 def stacks(pair: tuple[ScriptedServer, ScriptedServer]) -> tuple[Stack, Stack]:

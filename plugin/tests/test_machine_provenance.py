@@ -16,6 +16,7 @@ from pytest_decodegate.machine.provenance import (
     redact,
     undeclared,
     unknown_on_both,
+    unsaid,
 )
 from pytest_decodegate.metric import Json
 
@@ -145,6 +146,15 @@ def test_an_unknown_host_field_is_not_the_drivers_fault() -> None:
 def test_flags_match_however_they_are_spelled() -> None:
     found = differences(side(stack={"flag:--max_num_seqs": 8}), side(stack={"flag:--max_num_seqs": 16}))
     assert undeclared(found, parse_declared("flag:max-num-seqs")) == ()
+
+
+def test_a_setting_that_one_server_does_not_say_is_no_difference_and_is_told() -> None:
+    said, silent = side(stack={"flag:kv-cache-dtype": "fp8"}), side(stack={"flag:kv-cache-dtype": None})
+    assert differences(said, silent) == differences(silent, said) == ()
+    assert unsaid(silent, said) == ("kv-cache-dtype",)
+    assert unsaid(said, said) == unsaid(said, silent) == unsaid(silent, silent) == ()
+    (found,) = differences(said, side())
+    assert str(found) == "flag:kv-cache-dtype: fp8 -> absent", "a flag that was not given is another setting"
 
 
 def test_declared_changes_are_read_with_blanks() -> None:

@@ -127,6 +127,27 @@ def test_an_attached_server_is_compared_by_its_own_word(pytester: pytest.Pyteste
     upgraded.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*vllm: 0.26.0 -> 0.33.0", "*--perf-change vllm*"])
     pytester.runpytest_inprocess(*attached, "--perf-change=vllm").assert_outcomes(passed=1)
 
+    scripted.version = "0.26.0"
+    _check_that_settings_gate(pytester, scripted, attached)
+
     scripted.models = ["another-model"]
-    another = pytester.runpytest_inprocess(*attached, "--perf-change=vllm")
+    another = pytester.runpytest_inprocess(*attached)
     another.stdout.fnmatch_lines(["tpot: CONFOUNDED: *", "*contract.model: 'the-model' in the baseline*"])
+
+
+def _check_that_settings_gate(pytester: pytest.Pytester, scripted: ScriptedServer, attached: tuple[str, ...]) -> None:
+    """What the pages of the server did not say when it was recorded, what they say since, and what they say anew."""
+    scripted.pages["server_info"] = {"server_args": {"tp_size": 8, "kv_cache_dtype": "auto"}}
+    told = pytester.runpytest_inprocess(*attached, "-rA")
+    told.assert_outcomes(passed=1)
+    told.stdout.fnmatch_lines(["*the server that was recorded did not say: tensor-parallel-size, kv-cache-dtype*"])
+    pytester.runpytest_inprocess(*attached, "--perf-record=all").assert_outcomes(passed=1)
+
+    scripted.pages["server_info"] = {"server_args": {"tp_size": 4, "kv_cache_dtype": "fp8"}}
+    changed = pytester.runpytest_inprocess(*attached)
+    changed.stdout.fnmatch_lines(
+        ["tpot: CONFOUNDED: *", "*flag:tensor-parallel-size: 8 -> 4", "*flag:kv-cache-dtype: auto -> fp8"]
+    )
+    both = "--perf-change=flag:tensor-parallel-size,flag:kv-cache-dtype"
+    pytester.runpytest_inprocess(*attached, both).assert_outcomes(passed=1)
+    scripted.pages.clear()

@@ -46,6 +46,19 @@ NEW = baseline(2, session(2), nccl="2.28.9")
 OTHER = baseline(3, session(3), torch="2.13")
 
 
+def said(tensor_parallel: int | None) -> dict[str, Any]:
+    return {"flag:tensor-parallel-size": tensor_parallel}
+
+
+def test_a_file_whose_server_did_not_say_a_setting_does_not_hide_that_it_changed() -> None:
+    silent, eight = baseline(2, session(9), **said(None)), baseline(1, session(1), **said(8))
+    assert number(chosen([eight, silent], run_of(**said(8)))) == 1, "although it is older"
+    changed = chosen([eight, silent], run_of(**said(4)))
+    assert (number(changed), changed.fit) == (1, "confounded")
+    assert number(chosen([silent, OLD], run_of(**said(4)))) == 2, "where no file knows it"
+    assert chosen([silent], run_of(**said(4))).choice[-1].endswith("did not say: tensor-parallel-size")
+
+
 def test_a_declared_change_is_not_compared_with_itself() -> None:
     """Once the new stack has a file of its own, the newest that fits is the new stack itself."""
     selection = chosen([OLD, NEW], NCCL, "nccl")

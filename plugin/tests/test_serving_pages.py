@@ -14,6 +14,7 @@ from scripted import TOKENS, ScriptedServer, answer, streaming
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.serving.pages import cache_facts, read_pages
+from pytest_decodegate.serving.said import FLAGS, settings_said, settings_unsaid
 from pytest_decodegate.serving.server import attach
 
 SGLANG = {
@@ -99,12 +100,41 @@ def test_a_server_that_says_it_is_vllm_is_not_asked_for_the_pages_of_others() ->
         return json.dumps(models) if path == "/v1/models" else None
 
     assert read_pages(get, "m") == {"engine": "vllm"}
-    assert asked == ["/v1/models", "/version", "/server_info", "/metrics"]
+    assert asked == ["/v1/models", "/version", "/server_info", "/server_info?config_format=json", "/metrics"]
+
+
+def test_the_scheduler_is_told_by_the_developer_page_as_json() -> None:
+    scheduler = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "policy": "fcfs"}
+    text = "speculative_config=None, enable_chunked_prefill=True, x=1"
+    config = {"scheduler_config": scheduler, "model_config": {"model": "/m"}}
+    pages = {"/server_info": {"vllm_config": text}, "/server_info?config_format=json": {"vllm_config": config}}
+    assert read(pages) == {
+        "chunked_prefill": True,
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 2048,
+        "speculative_method": None,
+    }
+
+
+def test_what_is_said_is_a_value_and_silence_is_null() -> None:
+    said = settings_said({"engine": "vllm", "quantization": None, "kv_cache_dtype": "fp8", "max_num_seqs": 64})
+    assert said.pop("flag:quantization") == "none", "nothing is set, which the server says"
+    assert (said.pop("flag:kv-cache-dtype"), said.pop("flag:max-num-seqs")) == ("fp8", 64)
+    assert set(said.values()) == {None}
+    assert len(said) == len(FLAGS) - 3
+
+
+def test_a_flag_that_an_engine_does_not_have_is_not_missed() -> None:
+    everything = {fact: 1 for fact in FLAGS if fact not in ("draft_tokens", "tensor_parallel")}
+    assert settings_unsaid({**everything, "engine": "vllm"}) == ("tensor-parallel-size", "draft-tokens")
+    assert settings_unsaid({**everything, "engine": "vllm", "speculative_method": None}) == ("tensor-parallel-size",)
+    assert settings_unsaid({"engine": "llamacpp", "slots": 4}) == ("quantization", "kv-cache-dtype")
+    assert settings_unsaid({"engine": "nobody knows"}) == ()
 
 
 def test_tensorrt_llm_is_known_by_its_owner(scripted: ScriptedServer) -> None:
     scripted.owner, scripted.version = "tensorrt_llm", "1.2.0"
-    assert attach(scripted.url).stack() == {"tensorrt": "1.2.0"}
+    assert attach(scripted.url).stack()["tensorrt"] == "1.2.0"
 
 
 @given(st.dictionaries(st.sampled_from(["/version", "/props", "/server_info", "/v1/models", "/metrics"]), st.text()))
@@ -131,7 +161,13 @@ def test_no_metrics_no_cache_facts() -> None:
 def test_an_attached_server_is_described_by_its_pages(scripted: ScriptedServer) -> None:
     scripted.owner, scripted.pages["get_server_info"] = "sglang", SGLANG
     server = attach(scripted.url)
-    assert server.stack() == {"sglang": "0.5.6"}
+    assert {name: value for name, value in server.stack().items() if value is not None} == {
+        "sglang": "0.5.6",
+        "flag:tensor-parallel-size": 8,
+        "flag:quantization": "fp8",
+        "flag:disable-radix-cache": True,
+    }
+    assert settings_unsaid(server.facts())[:2] == ("pipeline-parallel-size", "data-parallel-size")
     assert server.facts()["sglang"] == "0.5.6"
     assert "sk-hidden" not in str(server.facts())
     assert "secret" not in str(server.facts())
@@ -145,7 +181,7 @@ def test_a_key_opens_every_page_and_is_never_shown(scripted: ScriptedServer) -> 
         attach(scripted.url, key="sk-other")
 
     server = attach(scripted.url, key="sk-mine")
-    assert server.stack() == {"vllm": "0.33.0"}
+    assert server.stack()["vllm"] == "0.33.0"
     (window,) = windows(server, Load(1, 4, TOKENS, 2))
     assert len(window.tpot_s) == 2
     assert "sk-" not in f"{server!r} {server.facts()} {refused.value}"

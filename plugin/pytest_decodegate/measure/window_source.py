@@ -13,6 +13,7 @@ from ..client.floor import Floor, client_floor
 from ..client.stream import TPOT_FORMULA
 from ..errors import ServerError
 from ..metric import Json, Level, Replicate
+from ..serving.said import settings_unsaid
 from ..workloads.versions import CLIENT_CLOCK, clock_fields, workload_fields
 from .load import WARM_UP_SECONDS, ClosedLoop
 from .source import Taken
@@ -136,6 +137,7 @@ class WindowSource:
             *_held_back(self._windows),
             *_uncounted(self._windows),
             *_unmonitored(self._server, self._ran),
+            *_unseen(self._server, self._ran),
             *_floor_notes(floor),
             *self._watched_notes,
         )
@@ -231,6 +233,12 @@ def _unmonitored(server: Server, ran: Mapping[str, Json]) -> Iterator[Finding]:
         yield Finding("kernels compiled inside a window go unseen: the log of an attached server is not ours to read")
     elif not (ran.get("jit_monitor") or server.stand_in):
         yield Finding("kernels compiled inside a window go unseen: this vLLM does not report them (0.26 and later do)")
+
+
+def _unseen(server: Server, ran: Mapping[str, Json]) -> Iterator[Finding]:
+    """The settings of an attached server that could change unnoticed."""
+    if server.attached and (unsaid := ", ".join(settings_unsaid(ran))):
+        yield Finding(f"not seen: {unsaid}: no page of the attached server says them, so nobody compares them")
 
 
 def _backend(ran: Mapping[str, Json]) -> str:

@@ -12,29 +12,11 @@ from ..cause import Finding
 from ..client.endpoint import base_url
 from ..errors import BadInput
 from ..gate.pairs import Contrast
-from ..machine.provenance import Difference, differences, undeclared
+from ..machine.provenance import Difference, Provenance, differences, undeclared
 from ..measure.paired_source import SideName, blamed
 
 if TYPE_CHECKING:
     from ..serving.server import Server
-    from .loaded import ProvenanceReader
-
-SETTINGS = (
-    "tensor_parallel",
-    "dtype",
-    "quantization",
-    "kv_cache_dtype",
-    "kv_block_tokens",
-    "prefix_caching",
-    "enforce_eager",
-    "cudagraph_off",
-    "radix_cache_off",
-    "speculative",
-    "speculative_method",
-    "draft_tokens",
-    "slots",
-)
-"""Facts of a server that somebody has set; how much memory was left for its KV cache is none."""
 
 NOT_RESTARTED = Finding(
     "both servers ran before and were not restarted: the interval covers windows on one start of each, and a restart "
@@ -45,11 +27,8 @@ NOT_RESTARTED = Finding(
 class AttachedServers:
     """The servers at two URLs, attached when they are first wanted. attach: gives the server at a URL."""
 
-    def __init__(
-        self, attach: Callable[[str], Server], provenances: ProvenanceReader, base: str, candidate: str
-    ) -> None:
+    def __init__(self, attach: Callable[[str], Server], base: str, candidate: str) -> None:
         self._attach = attach
-        self._provenances = provenances
         self._urls: dict[SideName, str] = {"base": base, "candidate": candidate}
         self._servers: dict[SideName, Server] = {}
 
@@ -68,10 +47,12 @@ class AttachedServers:
     def contrast(self, declared: Collection[str]) -> Contrast:
         """What the two say of themselves, as far as both say it; `declared` as of machine.provenance.undeclared."""
         names = tuple(self._one_model(declared))
-        base, candidate = self.server("base"), self.server("candidate")
-        versions = differences(*map(self._provenances.of, (base, candidate)))
-        found = (*versions, *names, *_settings_that_differ(base, candidate))
+        found = (*differences(*(self._said(side) for side in ("base", "candidate"))), *names)
         return Contrast(found, undeclared(found, declared))
+
+    def _said(self, side: SideName) -> Provenance:
+        """The machine is left out: it is this host, of which a server that says its ranks uses another part."""
+        return Provenance({}, self.server(side).stack(), {})
 
     def _one_model(self, declared: Collection[str]) -> Iterator[Difference]:
         """The two names of one model, where that is declared; raises BadInput for two models, which nobody compares."""
@@ -97,16 +78,9 @@ class AttachedServers:
         if base_url(self._urls["base"]) == base_url(self._urls["candidate"]):
             return "one server was measured against itself"
 
-        said = ", ".join(f"{name} {version}" for name, version in self.server("base").stack().items())
+        stack = self.server("base").stack()
+        said = ", ".join(f"{name} {value}" for name, value in stack.items() if value is not None)
         return (
             f"both servers say the same of themselves ({said}), so that the change under test is really there was not "
             "seen: a flag, NCCL or a driver does not show on their pages"
         )
-
-
-def _settings_that_differ(base: Server, candidate: Server) -> Iterator[Difference]:
-    """Named as --perf-change flag:NAME wants it. What one side does not say is no difference: newer pages say more."""
-    old, new = base.facts(), candidate.facts()
-    for name in SETTINGS:
-        if name in old and name in new and old[name] != new[name]:
-            yield Difference(f"flag:{name.replace('_', '-')}", old[name], new[name], declarable=True)

@@ -108,11 +108,12 @@ class ProvenanceReader:
 
     def of(self, server: Server) -> Provenance:
         """Of a server, on the GPUs that it uses: this Python's if it was launched, its own word if it was attached."""
-        part = self._hardware.fingerprint.part(gpus_of_server(server.facts()) or self._all_gpus)
+        facts = server.facts()
+        part = self._hardware.fingerprint.part(gpus_of_server(facts) or self._all_gpus)
         if server.attached:
             return provenance(part, server.stack(), {})
 
-        return provenance_of(part, self._settings.stack, of_engines(self._probed, server.facts()))
+        return provenance_of(part, self._settings.stack, of_engines(self._probed, facts))
 
     @cached_property
     def _of_ranks(self) -> Loaded:

@@ -57,6 +57,8 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "data_parallel": (r"\bdata_parallel_size=(\d{1,9})\b", _count),
     "max_model_len": (r"\bmax_seq_len=(\d{1,15})\b", _count),
     "prefix_caching": (r"\benable_prefix_caching=(True|False)", _flag),
+    "chunked_prefill": (r"\benable_chunked_prefill=(True|False)", _flag),
+    "max_num_batched_tokens": (r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,15})\b", _count),
     "enforce_eager": (r"\benforce_eager=(True|False)", _flag),
     "cudagraph_mode": (r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _text),
     "fuse_allreduce_rms": (r"'fuse_allreduce_rms': (True|False)", _flag),
@@ -65,7 +67,7 @@ _PATTERNS: Final[Mapping[str, tuple[str, Callable[[str], Json]]]] = {
     "allreduce_backends": (r"Using (\[[^\]]{0,500}\]) all-reduce backends \(in dispatch order\) for group 'tp", _names),
     "nccl": (r"vLLM is using nccl==([\w.]+)", _text),
     "kv_cache_tokens": (r"KV cache size: (\d[\d,]{0,24}) tokens", _count),
-    "speculative_method": (r"\bspeculative_config=SpeculativeConfig\(method='([\w-]+)'", _text),
+    "speculative_method": (r"\bspeculative_config=(?:SpeculativeConfig\(method=')?(None\b|(?<=method=')[\w-]+)", _text),
     "draft_tokens": (r"\bspeculative_config=SpeculativeConfig\([^)]{0,2000}num_spec_tokens=(\d{1,9})\b", _count),
     "jit_monitor": (r"(Kernel JIT monitor activated)", bool),
 }

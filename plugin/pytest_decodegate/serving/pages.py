@@ -25,7 +25,8 @@ Get = Callable[[str], str | None]
 
 _MOST_DIGITS = 15
 
-# Page -> fact -> where it stands there. /server_info is the newer name of SGLang's page, and vLLM's in developer mode.
+# Page -> fact -> where it stands there. /server_info is the newer name of SGLang's page, and vLLM's in developer mode;
+# as text that is a line of its log, which does not tell of the scheduler.
 _SGLANG: Final[Mapping[str, str]] = {
     "version": "version",
     "tensor_parallel": "tp_size",
@@ -39,19 +40,29 @@ _SGLANG: Final[Mapping[str, str]] = {
     "kv_cache_tokens": "max_total_num_tokens",
     "cudagraph_off": "disable_cuda_graph",
     "radix_cache_off": "disable_radix_cache",
-    "speculative": "speculative_algorithm",
+    "speculative_method": "speculative_algorithm",
+    "draft_tokens": "speculative_num_draft_tokens",
+    "max_num_seqs": "max_running_requests",
+    "max_num_batched_tokens": "chunked_prefill_size",
+    "kv_block_tokens": "page_size",
 }
+_VLLM_CONFIG: Final = "/server_info?config_format=json"
 _PAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "/version": {"version": "version"},
     "/get_server_info": _SGLANG,
     "/server_info": _SGLANG,
+    _VLLM_CONFIG: {
+        "max_num_seqs": "vllm_config.scheduler_config.max_num_seqs",
+        "max_num_batched_tokens": "vllm_config.scheduler_config.max_num_batched_tokens",
+    },
     "/props": {
         "version": "build_info",
         "slots": "total_slots",
         "max_model_len": "default_generation_settings.n_ctx",
     },
 }
-_ASKED: Final = {"vllm": ("/version", "/server_info")}  # of a server that does not say who it is, all pages
+# Of a server that does not say who it is, all pages.
+_ASKED: Final = {"vllm": ("/version", "/server_info", _VLLM_CONFIG)}
 _CACHE: Final[Mapping[str, str]] = {
     "kv_cache_blocks": "num_gpu_blocks",
     "kv_block_tokens": "block_size",

@@ -24,6 +24,7 @@ from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
 from .process import ServerProcess
+from .said import settings_said
 
 OnWait = Callable[[str], None]
 
@@ -90,9 +91,12 @@ class Server:
         return self.process is None
 
     def stack(self) -> dict[str, Json]:
-        """What an attached server says of its software, for the provenance; what it does not say is unknown."""
+        """What an attached server says of its software and its settings, for the provenance.
+
+        A version that it does not say is unknown, a setting is null.
+        """
         answer = self._pages()
-        return {_engine(answer): answer.get("version", "unknown")}
+        return {_engine(answer): answer.get("version", "unknown"), **settings_said(answer)}
 
     def facts(self) -> dict[str, Json]:
         """What really runs, from the log if launched and from the server's own pages; what is unknown is left out."""

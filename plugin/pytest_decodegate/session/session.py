@@ -335,7 +335,7 @@ class PerfSession:
         )
         attached = None
         if base.server and candidate.server:
-            attached = AttachedServers(self.servers.attached, self.provenances, base.server, candidate.server)
+            attached = AttachedServers(self.servers.attached, base.server, candidate.server)
 
         return TwoStacks(
             self.settings,
