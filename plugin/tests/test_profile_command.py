@@ -160,11 +160,6 @@ def test_a_stored_profile_with_a_wrong_value() -> None:
         documents.loads(json.dumps(document).encode(), "x.json")
 
 
-def test_where_a_baselines_profile_is_kept() -> None:
-    path = documents.stored_path(Path("baselines/H200/0001_vllm.json"), "20260101T120000Z-ab12", 8)
-    assert path == Path("baselines/H200/0001_vllm.profiles/20260101T120000Z-ab12.tokens8.json")
-
-
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> StepProfile:
     path = traces.torch_trace(tmp_path_factory.mktemp("bars") / "rank0.json", Invented(world=1))

@@ -27,6 +27,5 @@ def nvidia_hardware(root: Path = Path("/")) -> str:
 
 
 def _is_gpu(device: Path) -> bool:
-    return text_of(device / "vendor").lower() == _VENDOR and text_of(device / "class").lower().startswith(
-        _DISPLAY_CLASS
-    )
+    vendor, kind = (text_of(device / name).lower() for name in ("vendor", "class"))
+    return vendor == _VENDOR and kind.startswith(_DISPLAY_CLASS)

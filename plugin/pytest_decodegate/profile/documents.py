@@ -56,14 +56,6 @@ def write(path: Path, content: bytes) -> None:
         raise BadInput(f"{path}: cannot be written: {error.strerror}; choose another place") from error
 
 
-def stored_path(baseline: Path, session: str, tokens: int) -> Path:
-    """Where the profile of a session is kept: in a folder beside the file of its baseline, one for each batch size.
-
-    0001_vllm.json has 0001_vllm.profiles/SESSION.tokens8.json: the store reads no folder, and `git mv` takes both.
-    """
-    return baseline.with_suffix(".profiles") / f"{session}.tokens{tokens}.json"
-
-
 def slim_trace(step: Sequence[RankStep], ranks: Sequence[int]) -> bytes:
     """One step of all ranks as a Chrome trace that Perfetto loads: a process a rank, a thread a stream, in us."""
     began = min(launch.kernel.start_us for own in step for launch in own.launches)

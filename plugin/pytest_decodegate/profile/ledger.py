@@ -94,7 +94,8 @@ class Ledger:
     @property
     def counted(self) -> tuple[Entry, ...]:
         """The entries whose time is part of the step."""
-        return tuple(entry for entry in self.entries if entry.branch != self.hidden)
+        hidden = self.hidden
+        return tuple(entry for entry in self.entries if entry.branch != hidden)
 
     def of(self, category: Category) -> float:
         """Seconds of one category that count."""
@@ -114,9 +115,9 @@ def parts(ranks: int, tokens: int, context: int = CONTEXT, model: Model = KIMI_K
 
 
 def _parts(ranks: int, tokens: int, context: int, model: Model) -> Iterator[Part]:
-    launches, shard = model.launches, model.shard(8)
+    launches, projections = model.launches, model.shard(8).projections
     for op, (category, branch) in _OPS.items():
-        count = launches[op] if op in launches else shard.projections[op].per_step
+        count = launches[op] if op in launches else projections[op].per_step
         # The first norm has no residual to add, and is as long as the others.
         count += launches["rms_norm"] if op == "add_rms_norm" else 0
         yield Part(_METRICS.get(op, op) + f"[m={tokens}]", category, count, branch)
@@ -173,33 +174,16 @@ def ledger(needed: Sequence[Part], times: Mapping[str, Time]) -> Ledger:
     return Ledger(tuple(found), tuple(lacking))
 
 
-def step_values(needed: Sequence[Part], values: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
-    """The predicted step of each replicate, seconds: as many as the metric with the fewest has; () if one is missing.
-
-    values: process values by metric, replicate by replicate.
-    """
-    if any(part.metric not in values for part in needed):
-        return ()
-
-    count = min(len(values[part.metric]) for part in needed)
-    return tuple(
-        ledger(needed, {part.metric: Time(values[part.metric][index]) for part in needed}).seconds
-        for index in range(count)
-    )
-
-
-def weights(needed: Sequence[Part], times: Mapping[str, Time]) -> dict[str, float]:
-    """How much a change of each metric by one second changes the step; {} where the step is not known.
+def weights(known: Ledger) -> dict[str, float]:
+    """How much a change of each metric by one second changes the step; {} where something is missing in it.
 
     What the other branch hides weighs nothing: it may take longer without moving the step.
     """
-    known = ledger(needed, times)
     if known.missing:
         return {}
 
-    counted = {entry.name for entry in known.counted}
-    found = dict.fromkeys((part.metric for part in needed), 0.0)
-    for part in needed:
-        found[part.metric] += part.count if part.branch != known.hidden and part.metric in counted else 0
+    found = dict.fromkeys((entry.name for entry in known.entries), 0.0)
+    for entry in known.counted:
+        found[entry.name] += entry.count
 
     return found

@@ -78,11 +78,6 @@ class SteadySteps:
     found_by: str
     cut: Mapping[str, int]
 
-    @property
-    def complete(self) -> bool:
-        """Whether every rank of the run has a trace."""
-        return not self.missing
-
 
 def align(
     traces: Sequence[RankTrace], rules: Rules, *, streams: int | None = None, missing_allowed: bool = False
@@ -159,7 +154,7 @@ _Rows = list[tuple[Step, ...]]
 def _paired(traces: Sequence[RankTrace], steps: Sequence[Sequence[Step]], rules: Rules) -> _Rows:
     """Step by step what all ranks have: who was recorded for longer is cut to the others."""
     shifts = [0] + [_shift(traces, steps, position, rules) for position in range(1, len(traces))]
-    first = max(0, *(-shift for shift in shifts)) if len(shifts) > 1 else 0
+    first = -min(shifts)
     last = min(len(own) - shift for own, shift in zip(steps, shifts, strict=True))
     return [
         tuple(own[number + shift] for own, shift in zip(steps, shifts, strict=True)) for number in range(first, last)

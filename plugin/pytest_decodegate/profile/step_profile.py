@@ -107,8 +107,8 @@ class StepProfile:
 def step_profile(steady: SteadySteps, traces: Sequence[RankTrace]) -> StepProfile:
     """The mean step of `steady`, which was made of `traces`."""
     steps = steady.steps
-    kernel_ms = _mean_ms(launch.duration_us for launch in _all(steps)) / (len(steps) * len(steady.ranks))
-    whole = [_union_us(step.launches, waiting=True) for row in steps for step in row]
+    count = len(steps) * len(steady.ranks)
+    kernel_ms = _sum_ms(launch.duration_us for launch in _all(steps)) / count
     return StepProfile(
         source=", ".join(trace.source.name for trace in traces),
         tool=traces[0].tool,
@@ -124,7 +124,7 @@ def step_profile(steady: SteadySteps, traces: Sequence[RankTrace]) -> StepProfil
         kernels=_kernels(steps, kernel_ms),
         kernel_ms=kernel_ms,
         busy_ms=_mean([_union_us(step.launches) for row in steps for step in row]) / 1e3,
-        waiting_ms=_mean_ms(launch.waiting_us for launch in _all(steps)) / len(whole),
+        waiting_ms=_sum_ms(launch.waiting_us for launch in _all(steps)) / count,
         idle_ms=_idle_ms(steps),
         period_ms=_period_ms(steps),
         stream_ms=_streams(steps),
@@ -149,7 +149,7 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-def _mean_ms(times_us: Iterable[float]) -> float:
+def _sum_ms(times_us: Iterable[float]) -> float:
     return sum(times_us) / 1e3
 
 

@@ -19,11 +19,10 @@ def step_weights(times: Mapping[str, Time], most_ranks: int) -> dict[str, StepWe
     found: dict[str, StepWeight] = {}
     for tokens in TOKENS:
         for ranks in RANKS:
-            needed = parts(ranks, tokens)
-            if ranks <= most_ranks and (counts := weights(needed, times)):
-                step = ledger(needed, times).seconds
-                name = step_name(ranks, tokens)
+            step = ledger(parts(ranks, tokens), times)
+            if ranks <= most_ranks and (counts := weights(step)):
+                name, seconds = step_name(ranks, tokens), step.seconds
                 for metric, count in counts.items():
-                    found.setdefault(metric, StepWeight(name, count * times[metric].seconds / step))
+                    found.setdefault(metric, StepWeight(name, count * times[metric].seconds / seconds))
 
     return found

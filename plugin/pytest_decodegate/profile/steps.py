@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from ..errors import BadInput
-from .trace import Kernel, Mark, RankTrace
+from .trace import Kernel, RankTrace
 
 _LEAST_STEPS: Final = 3
 """Windows that a pattern must fill alike before it is called steps."""
@@ -60,32 +60,18 @@ def find(trace: RankTrace) -> FoundSteps:
 
 
 def _by_marks(trace: RankTrace) -> FoundSteps:
+    kernels, marks = trace.kernels, trace.marks
+    at = [*(bisect_left(kernels, (mark.start_us,)) for mark in marks), len(kernels)]
     steps: list[Step] = []
-    cut: Counter[str] = Counter()
-    for mark, window in _windows(trace.kernels, [mark.start_us for mark in trace.marks], trace.marks):
-        if mark is None:
-            cut["before the first iteration"] += len(window.kernels)
-        elif mark.prefills or not mark.streams:
-            cut["of iterations with a prefill" if mark.prefills else "of iterations without a stream"] += len(
-                window.kernels
-            )
+    cut = Counter({"before the first iteration": at[0]})
+    for mark, following, (first, past) in zip(marks, [*marks[1:], None], pairwise(at), strict=True):
+        if mark.prefills or not mark.streams:
+            cut["of iterations with a prefill" if mark.prefills else "of iterations without a stream"] += past - first
         else:
-            steps.append(Step(window.start_us, window.end_us, window.kernels, mark.streams, mark.tokens))
+            end_us = following.start_us if following else None
+            steps.append(Step(mark.start_us, end_us, tuple(kernels[first:past]), mark.streams, mark.tokens))
 
     return FoundSteps(tuple(steps), "annotations", {reason: count for reason, count in cut.items() if count})
-
-
-def _windows(
-    kernels: Sequence[Kernel], starts: Sequence[float], marks: Sequence[Mark]
-) -> Iterator[tuple[Mark | None, Step]]:
-    """What stands before the first of `starts`, then the kernels from each to the next."""
-    at = [bisect_left(kernels, (start,)) for start in starts]
-    yield None, Step(0.0, starts[0], tuple(kernels[: at[0]]))
-    for number, start_us in enumerate(starts):
-        last = number + 1 == len(starts)
-        inside = kernels[at[number] : None if last else at[number + 1]]
-        mark = marks[number] if marks else None
-        yield mark, Step(start_us, None if last else starts[number + 1], tuple(inside))
 
 
 def _by_pattern(trace: RankTrace) -> FoundSteps:

@@ -13,24 +13,26 @@ from .step_profile import KernelTime, StepProfile
 UNKNOWN_SHARE: Final = 0.02
 """Of the kernel time: a kernel above it that no rule knows is named."""
 
+MOE_KIND: Final = "Marlin"
+"""Of the MoE GEMMs that are counted."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCounts:
-    """Launches a step that a model needs. moe_gemms: of kind `moe_kind`."""
+    """Launches a step that a model needs. moe_gemms: of kind MOE_KIND."""
 
     layers: int
     allreduces: int
     moe_gemms: int
-    moe_kind: str = "Marlin"
     casts_in_layers: int = 0
 
 
-def expected(model: Model, tensor_parallel: int, expert_parallel: int = 1) -> ExpectedCounts:
+def expected(model: Model, tensor_parallel: int) -> ExpectedCounts:
     """What a step of `model` launches on each of `tensor_parallel` ranks; of its AllReduces the least of the shard.
 
     With one AllReduce for the vocabulary-parallel embedding where there is more than one rank.
     """
-    reductions = model.shard(tensor_parallel, expert_parallel).allreduces
+    reductions = model.shard(tensor_parallel).allreduces
     embedding = int(tensor_parallel > 1)
     return ExpectedCounts(
         layers=model.layers,
@@ -86,14 +88,14 @@ def _layers_that_fit(calls: float) -> str:
 
 
 def _moe_gemms(profile: StepProfile, counts: ExpectedCounts) -> Iterator[str]:
-    calls = profile.launches(Category.MOE_GEMM, counts.moe_kind)
+    calls = profile.launches(Category.MOE_GEMM, MOE_KIND)
     if calls == counts.moe_gemms:
         return
 
     others = sorted({kernel.kind for kernel in profile.kernels if kernel.category == Category.MOE_GEMM})
     instead = f"; the MoE GEMMs are of {', '.join(others)}" if others and not calls else ""
     yield (
-        f"{calls:g} {counts.moe_kind} launches a step, and {counts.layers} layers need {counts.moe_gemms}{instead}: "
+        f"{calls:g} {MOE_KIND} launches a step, and {counts.layers} layers need {counts.moe_gemms}{instead}: "
         "names changed, another MoE backend (--moe-backend marlin), or other layers (--layers)"
     )
 

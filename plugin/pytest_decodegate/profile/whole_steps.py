@@ -43,10 +43,10 @@ def whole_steps(
 
 
 def _step(name: str, needed: Sequence[Part], judged: Mapping[str, Judgement], band: float) -> Judgement:
-    base, new = _times(needed, judged)
-    counts = weights(needed, base)
+    base, new = _ledgers(needed, judged)
+    counts = weights(base)
     used = [judged[metric] for metric, count in counts.items() if count]
-    return judge_step(name, used, counts, (ledger(needed, base).seconds, ledger(needed, new).seconds), band)
+    return judge_step(name, used, counts, (base.seconds, new.seconds), band)
 
 
 def attributed(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Attribution]]:
@@ -58,21 +58,18 @@ def attributed(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Attributi
     for name, judgement in judged.items():
         change, match = judgement.numbers.change, _TPOT.fullmatch(name)
         if match and change is not None and abs(change) > judgement.metric.tolerance:
-            sides = [_known(int(match[1]), judged, ranks) for ranks in RANKS]
+            known = ([part for part in parts(ranks, int(match[1])) if part.metric in judged] for ranks in RANKS)
+            sides = [_ledgers(needed, judged) for needed in known]
             base, new = max(sides, key=lambda pair: pair[0].seconds)
             if base.seconds > LEAST_KNOWN * base_level(judgement):
                 change_s = measured_level(judgement) - base_level(judgement)
                 yield name, attribute(change_s, of_ledger(base), of_ledger(new))
 
 
-def _known(tokens: int, judged: Mapping[str, Judgement], ranks: int) -> tuple[Ledger, Ledger]:
-    """The ledgers of both sides, of what was judged."""
-    needed = [part for part in parts(ranks, tokens) if part.metric in judged]
-    base, new = _times(needed, judged)
-    return ledger(needed, base), ledger(needed, new)
-
-
-def _times(needed: Sequence[Part], judged: Mapping[str, Judgement]) -> tuple[dict[str, Time], dict[str, Time]]:
-    names = {part.metric for part in needed}
-    base, new = ({metric: Time(side(judged[metric])) for metric in names} for side in (base_level, measured_level))
+def _ledgers(needed: Sequence[Part], judged: Mapping[str, Judgement]) -> tuple[Ledger, Ledger]:
+    """The step of the base, and of what was measured."""
+    base, new = (
+        ledger(needed, {part.metric: Time(side(judged[part.metric])) for part in needed})
+        for side in (base_level, measured_level)
+    )
     return base, new
