@@ -76,13 +76,13 @@ def workload(
 
     prepared = path.issue(shape)
     note(f"{what}: {len(prepared.inputs)} calls are ready, checking numbers")
-    check = ResultCheck(what, collective, prepared, *communicators.rank_and_world_size(), _host_barrier)
+    check = ResultCheck(what, collective, prepared, *communicators.rank_and_world_size(), communicators.host_barrier)
     return Workload(
         burst=prepared.burst,
         calls=len(prepared.inputs),
         clock=_clock(path, prepared),
         check=partial(_checked, check),
-        align=_host_barrier,
+        align=communicators.host_barrier,
         own_part=partial(own_part, prepared.burst, path.cuda),
         links=device_links if path.cuda else None,
         facts=dict(prepared.facts),
@@ -143,9 +143,3 @@ def checks(check: ResultCheck) -> list[ResultCheck]:
 
     witness = replace(check, prepared=prepared.witness())
     return [witness] if prepared.in_place else [witness, check]
-
-
-def _host_barrier() -> None:
-    import torch.distributed as dist
-
-    dist.barrier(group=communicators.host_group())

@@ -30,6 +30,13 @@ def host_group() -> Any:
     return made_once("host group", lambda: dist.new_group(backend="gloo"))
 
 
+def host_barrier() -> None:
+    """Wait on the host until every rank is here."""
+    import torch.distributed as dist
+
+    dist.barrier(group=host_group())
+
+
 def rank_and_world_size() -> tuple[int, int]:
     """The number of this rank, and how many ranks there are."""
     import torch.distributed as dist

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import permutations
 
 from ..runtime.timing import ALIGN_CYCLES, Burst
-from .communicators import host_group, made_once, rank_and_world_size
+from .communicators import host_barrier, made_once, rank_and_world_size
 
 MESSAGE_BYTES = 1 << 20
 """About 40 us over PCIe 5.0 x16, which a link of half the width doubles; of 14 KB the launch would be most."""
@@ -70,7 +70,7 @@ def _exchange(device: str, ranks: int, rank: int) -> Callable[..., None]:
 
 
 def _host_seconds(message: Burst) -> float:
-    _together()
+    host_barrier()
     start = time.perf_counter()
     for _ in range(MESSAGES):
         message()
@@ -83,7 +83,7 @@ def _device_seconds(message: Burst) -> float:
     import torch
 
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    _together()
+    host_barrier()
     torch.cuda._sleep(ALIGN_CYCLES)  # until all is queued: the host's launches are not the link's time
     message()
     start.record()
@@ -93,9 +93,3 @@ def _device_seconds(message: Burst) -> float:
     stop.record()
     stop.synchronize()
     return float(start.elapsed_time(stop)) / 1e3
-
-
-def _together() -> None:
-    import torch.distributed as dist
-
-    dist.barrier(group=host_group())

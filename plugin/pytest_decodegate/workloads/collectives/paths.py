@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...machine.nccl_library import answering_torch, file_of, version_of
 from ..kimi import BF16_BYTES
-from ..runtime.timing import Burst, captured, graph_fields, rotate
+from ..runtime.timing import Burst, captured, mode_fields, rotate
 from ..versions import clock_fields
 from . import communicators
 
@@ -102,7 +102,7 @@ class CollectivePath:
         """The fields that say how it is issued and timed."""
         return {
             **clock_fields("cuda_event" if self.cuda else "perf_counter"),
-            **(graph_fields() if self.graph else {"mode": "eager"}),
+            **mode_fields(self.graph),
             "start": "device barrier" if self.cuda else "host barrier",
         }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import BadInput
 from ..runtime.failures import explained
-from ..runtime.op import l2_bytes, poison
+from ..runtime.op import fits_l2, poison
 from ..runtime.timing import (
     ALIGN_CYCLES,
     Burst,
@@ -16,7 +16,7 @@ from ..runtime.timing import (
     Traffic,
     Workload,
     captured,
-    graph_fields,
+    mode_fields,
     relative_error,
     rotate,
     wrong_if_above,
@@ -83,13 +83,13 @@ def workload(
         contract={
             **clock_fields("cuda_event"),
             **workload_fields("marlin"),
-            **(graph_fields() if mode == "graph" else {"mode": mode}),
+            **mode_fields(mode == "graph"),
             "calls": count,
             **contract,
         },
         facts=facts,
         traffic=traffic,
-        hot=(lambda: launched([calls.calls[0]] * count)) if 2 * traffic.bytes <= l2_bytes("cuda") else None,
+        hot=(lambda: launched([calls.calls[0]] * count)) if fits_l2(traffic.bytes, "cuda") else None,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..versions import clock_fields
 from .failures import explained
-from .timing import ALIGN_CYCLES, CpuClock, CudaClock, Traffic, Workload, captured, graph_fields, rotate
+from .timing import ALIGN_CYCLES, CpuClock, CudaClock, Traffic, Workload, captured, mode_fields, rotate
 
 if TYPE_CHECKING:
     from ...metric import Json
@@ -104,6 +104,11 @@ def l2_bytes(device: str) -> int:
     return size
 
 
+def fits_l2(read_bytes: float, device: str) -> bool:
+    """Whether what a call reads stays in the L2 cache until the next one: it takes half of that at most."""
+    return 2 * read_bytes <= l2_bytes(device)
+
+
 def copies_to_be_cold(read_bytes: float, device: str) -> int:
     """Copies of `read_bytes` each that a rotation needs so that the L2 has forgotten a copy when it comes again."""
     if device != "cuda":
@@ -123,7 +128,7 @@ def calls_per_burst(rotating_bytes: float, copies: int, device: str, places: int
         return copies
 
     wanted = min(MOST_CALLS, max(LEAST_CALLS, BURST_BYTES / max(1.0, rotating_bytes)))
-    stay = LEAST_STAY if 2 * rotating_bytes <= l2_bytes(device) else 1  # else the input is gone after every call
+    stay = LEAST_STAY if fits_l2(rotating_bytes, device) else 1  # else the input is gone after every call
     return copies * math.ceil(max(wanted, places * stay if places > 1 else 0) / copies)
 
 
@@ -178,7 +183,7 @@ def workload(op: Op, contract: dict[str, Json]) -> Workload:
         check=explained(op.name, op.shapes)(partial(_wrong, op, once, outputs)),
         contract={
             **clock_fields("cuda_event" if cuda else "perf_counter"),
-            **(graph_fields() if cuda else {"mode": "eager"}),
+            **mode_fields(cuda),
             "device": op.device,
             "cache": "cold" if op.cold and cuda else "hot",
             "calls": calls,
@@ -186,7 +191,7 @@ def workload(op: Op, contract: dict[str, Json]) -> Workload:
             **contract,
         },
         traffic=op.traffic,
-        hot=partial(_hot, op, calls) if op.cold and 2 * op.rotating_bytes <= l2_bytes(op.device) else None,
+        hot=partial(_hot, op, calls) if op.cold and fits_l2(op.rotating_bytes, op.device) else None,
         facts={"copies": op.copies, "bytes_between_uses": round(op.copies * op.rotating_bytes)} if op.cold else {},
     )
 

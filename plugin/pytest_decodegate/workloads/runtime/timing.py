@@ -231,9 +231,9 @@ class Workload:
         return self.clock.seconds(burst or self.burst) / self.calls
 
 
-def graph_fields() -> dict[str, Json]:
-    """The fields of the contract of a burst that is the device's alone: captured, and with rests between bursts."""
-    return {"mode": "graph", "duty_cycle": DUTY_CYCLE}
+def mode_fields(graph: bool) -> dict[str, Json]:
+    """The fields of the contract that say how a burst is issued: if `graph` by the device alone, and with rests."""
+    return {"mode": "graph", "duty_cycle": DUTY_CYCLE} if graph else {"mode": "eager"}
 
 
 def needs(module: str, what: str) -> None:
