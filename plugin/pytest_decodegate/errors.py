@@ -12,6 +12,7 @@ DecodegateError
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from .cause import Cause, Finding
@@ -73,6 +74,11 @@ class BadInput(DecodegateError):
     """The user gave something unusable; the message names it and says what to do."""
 
     usual = Cause.BAD_INPUT
+
+
+def unreadable(path: Path, error: OSError) -> BadInput:
+    """The error for a file of the user's that `error` kept from being read."""
+    return BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions")
 
 
 class GangError(DecodegateError):

@@ -27,9 +27,10 @@ from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.result import Ended, Failed, Result, Skipped, Stacks
 from pytest_decodegate.gate.run import Run
 from pytest_decodegate.machine.provenance import Difference
+from pytest_decodegate.profile.documents import replace_whole
 from pytest_decodegate.report import documents, github
 from pytest_decodegate.report.content import Begun, Content, RunFacts, of_run
-from pytest_decodegate.report.documents import LINES, write_atomically
+from pytest_decodegate.report.documents import LINES
 from pytest_decodegate.report.exports import csv_table, prometheus
 from pytest_decodegate.report.html import page
 from pytest_decodegate.report.lines import properties
@@ -271,8 +272,8 @@ def test_a_reader_sees_the_old_file_or_the_new_one_whole(tmp_path: Path) -> None
     path = tmp_path / "report.md"
     script = (
         "import sys, itertools\nfrom pathlib import Path\n"
-        "from pytest_decodegate.report.documents import write_atomically\n"
-        "for n in itertools.count():\n    write_atomically(Path(sys.argv[1]), str(n % 10) * 300_000)\n"
+        "from pytest_decodegate.profile.documents import replace_whole\n"
+        "for n in itertools.count():\n    replace_whole(Path(sys.argv[1]), b'%d' % (n % 10) * 300_000)\n"
         "    print(flush=True)\n"
     )
     for number in range(3):
@@ -290,11 +291,10 @@ def test_a_reader_sees_the_old_file_or_the_new_one_whole(tmp_path: Path) -> None
 
 def test_what_was_begun_to_be_written_does_not_stay(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "\udcff")
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_whole(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["report.md"]
-    assert path.read_text() == "old"
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_runs(pytester: pytest.Pytester) -> None:

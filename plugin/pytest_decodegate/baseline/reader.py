@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import BadInput
+from ..errors import BadInput, unreadable
 from ..machine.provenance import Provenance
 from ..metric import UNITS, Metric, Replicate
 from . import decoding
@@ -38,7 +38,7 @@ def content_of(path: Path) -> bytes:
     try:
         return _read(path)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise unreadable(path, error) from error
 
 
 def parse(path: Path, content: bytes, *, sealed: bool = True) -> Baseline:

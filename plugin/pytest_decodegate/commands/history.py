@@ -77,12 +77,13 @@ def _write(options: argparse.Namespace, found: Sequence[Series]) -> None:
     if options.output.suffix.lower() not in (".html", ".htm"):
         raise BadInput(f"-o {options.output}: the history is written as a page; name a file that ends in .html")
 
+    from ..profile.documents import replace_whole
     from ..redaction import redact_arguments
-    from ..report.documents import write_atomically
     from ..report.history import page
 
+    shown = page(found, options.metric, shlex.join(redact_arguments(options.typed)))
     try:
-        write_atomically(options.output, page(found, options.metric, shlex.join(redact_arguments(options.typed))))
+        replace_whole(options.output, shown.encode())
     except OSError as error:
         raise BadInput(f"{options.output}: cannot be written: {error.strerror}; name another file with -o") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadInput
+from ..errors import BadInput, unreadable
 from ..metric import DEFAULT_TOLERANCE
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _source(path: Path) -> SourceFile:
 
         return SourceFile(path, path.read_bytes())
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise unreadable(path, error) from error
 
 
 def _settings(texts: Sequence[str]) -> Iterator[tuple[str, str]]:

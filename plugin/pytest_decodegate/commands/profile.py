@@ -174,12 +174,9 @@ def _before(options: argparse.Namespace) -> StepProfile:
 def _is_stored(path: Path) -> bool:
     """Whether it begins as a stored profile does, and not as a trace."""
     from ..profile.documents import FORMAT
+    from ..profile.reading import begins
 
-    try:
-        with path.open("rb") as file:
-            return FORMAT.encode() in file.read(100)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+    return FORMAT.encode() in begins(path, 100)
 
 
 def _write(options: argparse.Namespace, read: ReadProfile, before: StepProfile | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import BadInput
+from ..errors import BadInput, unreadable
 from ..metric import Json
 from .ranks import RankStep
 from .step_profile import StepProfile
@@ -41,19 +41,29 @@ def read(path: Path) -> StepProfile:
     try:
         return loads(path.read_bytes(), str(path))
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise unreadable(path, error) from error
 
 
 def write(path: Path, content: bytes) -> None:
     """Write `content` to `path`, all of it or nothing; its folder is made. Raises BadInput where that cannot be."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
+        replace_whole(path, content)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise BadInput(f"{path}: cannot be written: {error.strerror}; choose another place") from error
+
+
+def replace_whole(path: Path, content: bytes) -> None:
+    """Put `content` in the place of what `path` holds: a reader, and a run that is killed, see the one or the other.
+
+    Raises OSError.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def slim_trace(step: Sequence[RankStep], ranks: Sequence[int]) -> bytes:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..errors import BadInput
+from ..errors import BadInput, unreadable
 
 _WINDOW: Final = 2**20
 _MOST_ITEM: Final = 2**26
@@ -60,7 +60,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise BadInput(f"{path}: the gzip file is damaged ({error}): copy it again") from error
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise unreadable(path, error) from error
 
 
 class _Scanner:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadInput
+from ..errors import BadInput, unreadable
 from . import nsys_export, torch_trace
 from .categories import Rules, built_in
 from .ranks import SteadySteps, align
@@ -24,7 +24,7 @@ class ReadProfile:
 
 def read_traces(paths: Sequence[Path]) -> list[RankTrace]:
     """The traces in `paths`: files of torch.profiler, one a rank, or one SQLite export of nsys. Raises BadInput."""
-    exports = [path for path in paths if _begins(path).startswith(nsys_export.MAGIC)]
+    exports = [path for path in paths if begins(path, len(nsys_export.MAGIC)) == nsys_export.MAGIC]
     if not exports:
         return [torch_trace.read(path) for path in paths]
     if len(paths) > 1:
@@ -43,9 +43,10 @@ def read_profile(
     return ReadProfile(step_profile(steady, traces), steady)
 
 
-def _begins(path: Path) -> bytes:
+def begins(path: Path, count: int) -> bytes:
+    """The first `count` bytes of the file `path`; raises BadInput."""
     try:
         with path.open("rb") as file:
-            return file.read(len(nsys_export.MAGIC))
+            return file.read(count)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise unreadable(path, error) from error

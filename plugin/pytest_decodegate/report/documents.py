@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 
 from ..errors import BadInput
 from ..gate.run import Run
+from ..profile.documents import replace_whole
 from ..profile.step_profile import StepProfile
 from .content import Begun, Content, RunFacts, of_run
 from .exports import csv_table, prometheus
@@ -22,16 +22,6 @@ from .markdown import markdown
 from .upgrade import document
 
 LINES: Final = "results.jsonl"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Put `text` in the place of what `path` holds: a reader, and a run that is killed, see the one or the other."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class Documents:
@@ -59,7 +49,7 @@ class Documents:
         """Make the folder and empty the file of lines; raises BadInput if that cannot be done."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._folder / LINES, "")
+            replace_whole(self._folder / LINES, b"")
         except OSError as error:
             raise BadInput(f"--perf-report: cannot write to {str(self._folder)!r}: {error.strerror}") from error
 
@@ -110,7 +100,7 @@ class Documents:
                 "metrics.prom": prometheus(self._run, about.machine_class, time.time()),
             }
             for name, text in written.items():
-                write_atomically(self._folder / name, text)
+                replace_whole(self._folder / name, text.encode())
 
         self._tried(write)
 
@@ -139,7 +129,7 @@ def write_comparison(folder: Path, content: Content, as_json: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
-            write_atomically(folder / name, text)
+            replace_whole(folder / name, text.encode())
     except OSError as error:
         raise BadInput(f"--report: cannot write to {str(folder)!r}: {error.strerror}; name another folder") from error
 
