@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_source import SOURCE
 
 from pytest_decodegate.gang.agent import _write_script
 from pytest_decodegate.printable import as_on_disk
@@ -19,22 +20,10 @@ from pytest_decodegate.process import processes
 # Without the last two Python takes UTF-8 whatever the locale says (PEP 538, PEP 540).
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
 
-TESTS = """
-    import pytest
+TESTS = (
+    SOURCE
+    + """
     from pytest_decodegate.machine.provenance import Provenance, redact
-    from pytest_decodegate.measure.source import Taken
-    from pytest_decodegate.metric import Metric, Replicate
-
-
-    class Source:
-        level = "process"
-
-        def __init__(self):
-            self.taken = 0
-
-        def take(self, count):
-            self.taken += count
-            return Taken("process", tuple(Replicate((1 + i / 1000, 1.001 + i / 1000)) for i in range(self.taken)))
 
 
     def here():
@@ -46,6 +35,7 @@ TESTS = """
     def test_it(perf):
         perf.gate(Metric.of("nap", "cpu"), Source(), here)
 """
+)
 
 
 @pytest.fixture

@@ -13,28 +13,17 @@ from typing import Any
 import pynvml
 import pytest
 from fake_nvml import BLACKWELL, NOT_SUPPORTED, FakeGpu, FakeNvml
+from made_up_source import SOURCE
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.machine import fingerprint, nvml
 
 really = fingerprint.machine
 
-TESTS = """
-    import pytest
+TESTS = (
+    SOURCE
+    + """
     from pytest_decodegate.machine import fingerprint
-    from pytest_decodegate.measure.source import Taken
-    from pytest_decodegate.metric import Metric, Replicate
-
-
-    class Source:
-        level = "process"
-
-        def __init__(self):
-            self.taken = 0
-
-        def take(self, count):
-            self.taken += count
-            return Taken("process", tuple(Replicate((1 + i / 1000, 1.001 + i / 1000)) for i in range(self.taken)))
 
 
     def here():
@@ -45,6 +34,7 @@ TESTS = """
     def test_made_up(perf):
         perf.gate(Metric.of("made_up", "kernel"), Source(), here)
 """
+)
 
 EIGHT = tuple(FakeGpu(place, BLACKWELL) for place in range(1, 9))
 

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from made_up_source import SOURCE
 
 from pytest_decodegate.gang import listener
 from pytest_decodegate.gang.listener import Listener
@@ -21,24 +22,23 @@ from pytest_decodegate.process.interrupts import interrupt_on_signals
 
 BOTH = (signal.SIGTERM, signal.SIGHUP)
 
-TESTS = """
+TESTS = (
+    SOURCE
+    + """
     import os, signal, time
-
-    import pytest
     from pytest_decodegate.machine.provenance import Provenance
-    from pytest_decodegate.measure.source import Taken
-    from pytest_decodegate.metric import Metric, Replicate
 
 
-    class Source:
-        level = "process"
-
+    class SourceThatStops(Source):
         def __init__(self, then):
             self.then = then
 
         def take(self, count):
             self.then()
-            return Taken("process", tuple(Replicate((1 + i / 1000, 1.001 + i / 1000)) for i in range(count)))
+            return super().take(count)
+
+
+    HOST = {"cpu": "made up", "cores": 2}
 
 
     def stop():
@@ -49,8 +49,9 @@ TESTS = """
     @pytest.mark.perf
     @pytest.mark.parametrize("name, then", [("short", lambda: None), ("long", stop), ("after", lambda: None)])
     def test_it(perf, name, then):
-        perf.gate(Metric.of(name, "cpu"), Source(then), lambda: Provenance({"cpu": "made up", "cores": 2}, {}, {}))
+        perf.gate(Metric.of(name, "cpu"), SourceThatStops(then), lambda: Provenance(HOST, {}, {}))
 """
+)
 
 
 @pytest.fixture(autouse=True)
