@@ -9,7 +9,4 @@ from pytest_decodegate.session.perf import Perf
 @pytest.mark.perf(metric="quality", stand_in="quality_cpu")
 def test_quality(perf: Perf, server: Server) -> None:
     """Greedy tokens and their logprobs over fixed prompts, alone and in batches, beside the baseline's."""
-    if "routing" in server.given_facts:
-        pytest.skip("the rank-slice routes its experts at random on purpose: its answers say nothing")
-
     perf.measure_quality(server)

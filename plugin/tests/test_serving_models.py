@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -5,6 +6,8 @@ import pytest
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.measure.sweep import MOST_STREAMS
+from pytest_decodegate.serving import fixed_plugin
+from pytest_decodegate.serving.fixed_plugin import FORMAT
 from pytest_decodegate.serving.models import (
     LocalModel,
     slice_depths,
@@ -62,7 +65,22 @@ def test_slices_on_several_gpus_keep_the_allreduce_in_nccl(tmp_path: Path) -> No
     assert all(json.loads(model.arguments[-1])["cudagraph_capture_sizes"][-1] == MOST_STREAMS for model in (one, two))
     assert two.arguments[two.arguments.index("--tensor-parallel-size") + 1] == "2"
     assert json.loads(two.arguments[-1])["pass_config"] == {"fuse_allreduce_rms": False}
-    assert two.environment["VLLM_MOE_ROUTING_SIMULATION_STRATEGY"] == "uniform_random"
+
+
+def test_a_slice_brings_the_plugin_that_fills_its_weights_and_takes_routing_from_nobody(tmp_path: Path) -> None:
+    model = write_rank_slice(tmp_path, world_size=1, layers=2)
+    assert model.plugins == tmp_path / "vllm_plugins"
+    assert (model.plugins / f"{FORMAT}.py").read_text() == Path(str(fixed_plugin.__file__)).read_text()
+    found = importlib.metadata.distributions(path=[str(model.plugins)])
+    assert [entry.value for one in found for entry in one.entry_points] == [f"{FORMAT}:register"]
+    assert model.arguments[:2] == ("--load-format", FORMAT)
+    given = {"PYTHONPATH": "/theirs", "VLLM_PLUGINS": "lora", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"}
+    variables = model.variables(given)
+    assert variables["PYTHONPATH"] == f"{model.plugins}:/theirs"
+    assert variables["VLLM_PLUGINS"] == f"lora,{FORMAT}"
+    assert variables["VLLM_MOE_ROUTING_SIMULATION_STRATEGY"] == ""
+    write_rank_slice(tmp_path, world_size=1, layers=2)  # into the same folder, as it is no stranger's
+    assert write_tiny_model(tmp_path / "tiny").variables(given).keys() & {"PYTHONPATH", "VLLM_PLUGINS"} == set()
 
 
 @pytest.mark.parametrize(("ranks", "layers"), [(1, 1), (1, 62), (0, 4), (-1, 4)])
@@ -98,7 +116,8 @@ def test_every_id_becomes_text(model: LocalModel) -> None:
 
 
 def test_no_generation_config_changes_the_sampling(model: LocalModel) -> None:
-    assert {file.name for file in model.folder.iterdir()} == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    files = {file.name for file in model.folder.iterdir() if file != model.plugins}
+    assert files == {"config.json", "tokenizer.json", "tokenizer_config.json"}
 
 
 @pytest.mark.parametrize(("memory_gib", "layers"), [(141, 61), (96, 61), (80, 52), (24, 12), (8, 2), (0, 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -23,5 +24,5 @@ def _run(options: argparse.Namespace) -> int:
     model = write_rank_slice(options.folder, world_size=options.world, layers=options.layers)
     print(f"wrote a {options.layers}-layer rank slice for {options.world} GPU(s) to {options.folder}")
     print(f"serve it with: {shlex.join(['vllm', 'serve', str(options.folder), *model.arguments])}")
-    print("in an environment with: " + " ".join(f"{k}={v}" for k, v in model.environment.items()))
+    print("in an environment with: " + " ".join(f"{k}={v}" for k, v in model.variables(os.environ).items()))
     return 0

@@ -10,7 +10,9 @@ from pathlib import Path
 from ..errors import BadInput
 from ..metric import Json
 from ..workloads.kimi import INT4_GROUP, KIMI_K25
+from . import fixed_plugin
 from .tokenizer import byte_level_tokenizer
+from .vllm_plugins import plugin_variables, write_plugin
 
 SLICED_FROM = 8
 """The tensor-parallel degree whose per-rank dims a rank-slice keeps."""
@@ -20,10 +22,11 @@ _TINY_VOCABULARY = 258
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model folder that vLLM serves with dummy weights.
+    """A model folder that vLLM serves.
 
     vocabulary: number of token ids, all of which decode to text. arguments: command line that the model needs.
     environment: variables that the model needs. facts: what a result must say about it.
+    plugins: folder of the plugin that fills its weights, which vLLM's path must have; None if it needs none.
     stand_in: it stands in for a model that needs a GPU, and its numbers go by a name of their own.
     """
 
@@ -32,7 +35,13 @@ class LocalModel:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
+    plugins: Path | None = None
     stand_in: bool = False
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What its server needs in its environment, beside what `environment` has."""
+        found = plugin_variables(environment, self.plugins, fixed_plugin.FORMAT) if self.plugins else {}
+        return {**self.environment, **found}
 
     def pinned(self, pins: Mapping[str, str]) -> LocalModel:
         """The same model served with the backends of `pins`, as --perf-pin names them; vLLM refuses unknown ones."""
@@ -53,7 +62,7 @@ def write_tiny_model(folder: Path) -> LocalModel:
     return LocalModel(
         folder=folder,
         vocabulary=_TINY_VOCABULARY,
-        arguments=(*_ALWAYS, "--dtype", "float32", "--enforce-eager"),
+        arguments=("--load-format", "dummy", *_ALWAYS, "--dtype", "float32", "--enforce-eager"),
         # AMX code paths of oneDNN are not on every machine, and 1 GiB of KV cache is more than this model can use.
         environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "VLLM_CPU_KVCACHE_SPACE": "1"},
         facts={"model": "tiny Qwen3, 2 layers, 35 M dummy weights"},
@@ -64,8 +73,9 @@ def write_tiny_model(folder: Path) -> LocalModel:
 def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalModel:
     """Kimi-K2.5 cut so that each of `world_size` ranks holds exactly what a rank of TP=8 holds, `layers` deep.
 
-    Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for more layers than the model has, and for a
-    folder that cannot be written or holds files of another model.
+    Its weights are those of fixed_plugin, which is written beside it: so its answers can be compared, and its own
+    routers choose evenly among the experts. Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for
+    more layers than the model has, and for a folder that cannot be written or holds files of another model.
     """
     if world_size < 1:
         raise BadInput(f"rank-slice: world size {world_size} is below 1")
@@ -73,19 +83,27 @@ def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalMode
         raise BadInput(f"rank-slice: {layers} layers; layer 0 is dense, so take 2 to {KIMI_K25.layers}")
 
     config = _slice_config(world_size, layers)
-    arguments = (*_ALWAYS, "--max-model-len", str(_SLICE_LENGTH), *_parallel(world_size))
+    arguments = (
+        "--load-format",
+        fixed_plugin.FORMAT,
+        *_ALWAYS,
+        "--max-model-len",
+        str(_SLICE_LENGTH),
+        *_parallel(world_size),
+    )
     vocabulary = world_size * KIMI_K25.shard(SLICED_FROM).vocabulary
-    _write(folder, config, vocabulary)
+    _write(folder, config, vocabulary, with_weights=True)
     return LocalModel(
         folder=folder,
         vocabulary=vocabulary,
         arguments=arguments,
         environment=_SLICE_ENVIRONMENT,
         facts={
-            "model": f"Kimi-K2.5 rank-slice, TP={SLICED_FROM} dims per rank, {layers} layers, dummy weights",
+            "model": f"Kimi-K2.5 rank-slice, TP={SLICED_FROM} dims per rank, {layers} layers, fixed weights",
             "arguments": " ".join(arguments),
-            "routing": "uniform_random",
+            "routing": "even, by token",
         },
+        plugins=folder.absolute() / _PLUGINS,
     )
 
 
@@ -112,12 +130,13 @@ _LAYER_BYTES = 1.27e9  # 384 experts of one layer at TP=8 are 1.19 GB, all else 
 
 
 _SLICE_LENGTH = 4096  # tokens; the model's own 262144 would only change how much KV cache is set aside
-_ALWAYS = ("--load-format", "dummy", "--no-enable-prefix-caching", "--generation-config", "vllm")
+_ALWAYS = ("--no-enable-prefix-caching", "--generation-config", "vllm")
+_PLUGINS = "vllm_plugins"
 
-# Dummy router weights send every token to the same few experts, and the MoE then looks many times faster than it is.
+# No simulated routing, should anybody have asked for that: the routers of the fixed weights choose evenly.
 # The rest keeps the AllReduce where the reference host has it: in NCCL, not fused and not in symmetric memory.
 _SLICE_ENVIRONMENT = {
-    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "",
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }
@@ -260,7 +279,8 @@ def _special_ids(vocabulary: int) -> dict[str, Json]:
     return {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
 
 
-def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
+def _write(folder: Path, config: Mapping[str, Json], vocabulary: int, *, with_weights: bool = False) -> None:
+    """with_weights: the plugin that fills them, too."""
     tokenizer_config: dict[str, Json] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -272,7 +292,9 @@ def _write(folder: Path, config: Mapping[str, Json], vocabulary: int) -> None:
         "tokenizer_config.json": tokenizer_config,
     }
     try:
-        _make_room(folder, files)
+        _make_room(folder, {*files, _PLUGINS})
+        if with_weights:
+            write_plugin(folder / _PLUGINS, fixed_plugin.FORMAT, fixed_plugin)
         for name, content in files.items():
             (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     except OSError as error:

@@ -238,7 +238,7 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     # other users of this host can neither ask it nor disturb it.
     endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
     # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
-    environment = {**options.environment, **options.model.environment, API_KEY: endpoint.key}
+    environment = {**options.environment, **options.model.variables(options.environment), API_KEY: endpoint.key}
     caches = CompileCaches(environment)
     began = time.monotonic()
     process = ServerProcess(

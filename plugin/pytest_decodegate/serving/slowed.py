@@ -10,6 +10,7 @@ from ..errors import BadInput, ServerError
 from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
 from . import spin_plugin
 from .server import Server, ServerOptions
+from .vllm_plugins import plugin_variables, write_plugin
 
 MODULE = "decodegate_slowed"
 """Of the plugin, in the folder that the server alone has on its path."""
@@ -60,20 +61,9 @@ def refuse_attached(url: str, environ: Mapping[str, str]) -> None:
 
 def slowed_options(options: ServerOptions, fraction: float, folder: Path) -> ServerOptions:
     """`options` of a server that is slower by `fraction`; `folder` is created, for the plugin."""
-    info = folder / f"{MODULE}-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {MODULE}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{MODULE} = {MODULE}:register\n")
-    (folder / f"{MODULE}.py").write_bytes(Path(spin_plugin.__file__).read_bytes())
-
+    write_plugin(folder, MODULE, spin_plugin)
     given = options.environment
-    ours = {
-        spin_plugin.FRACTION: repr(fraction),
-        "PYTHONPATH": ":".join(filter(None, (str(folder), given.get("PYTHONPATH")))),
-    }
-    if "VLLM_PLUGINS" in given:  # a list of those allowed
-        ours["VLLM_PLUGINS"] = ",".join(filter(None, (given["VLLM_PLUGINS"], MODULE)))
-
+    ours = {spin_plugin.FRACTION: repr(fraction), **plugin_variables(given, folder, MODULE)}
     return replace(options, environment={**given, **ours})
 
 
