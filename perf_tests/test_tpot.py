@@ -27,38 +27,44 @@ def measure(perf: Perf, server: Server, concurrency: int) -> None:
     perf.measure_tpot(Metric.of(f"tpot[c={concurrency}]", "serving"), server, serving_load(concurrency))
 
 
+def stand_in_load(concurrency: int) -> Load:
+    """What the tiny model on a CPU is asked: it shares the cores with its client.
+
+    For the same reason client and server may disagree by more than on a host of their own.
+    """
+    return Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(4, 2 * concurrency), cross_check=0.2)
+
+
 def measure_stand_in(perf: Perf, server: Server, concurrency: int) -> None:
-    """Show the TPOT of the tiny model on a CPU: it shares the cores with its client, so that it gates nothing."""
+    """Show the TPOT of the tiny model on a CPU, which gates nothing."""
     if not server.stand_in:
         pytest.skip("the tiny model on a CPU is served only without a GPU and without a server of the user's")
 
-    # For the same reason client and server may disagree by more than on a host of their own.
-    load = Load(concurrency, prompt_tokens=16, output_tokens=32, requests=max(4, 2 * concurrency), cross_check=0.2)
-    perf.measure_tpot(Metric.of(f"tpot_cpu[c={concurrency}]", "cpu"), server, load)
+    perf.measure_tpot(Metric.of(f"tpot_cpu[c={concurrency}]", "cpu"), server, stand_in_load(concurrency))
 
 
-@pytest.mark.perf(metric="tpot[c={concurrency}]")
+@pytest.mark.perf(metric="tpot[c={concurrency}]", load=serving_load)
 @pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
     """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency."""
     measure(perf, server, concurrency)
 
 
-@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", advisory=True)
+@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", advisory=True, load=stand_in_load)
 @pytest.mark.parametrize("concurrency", [1], ids="c={}".format)
 def test_tpot_cpu(perf: Perf, server: Server, concurrency: int) -> None:
     """The same of the stand-in without a GPU."""
     measure_stand_in(perf, server, concurrency)
 
 
-@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", extended=True, advisory=True)
+@pytest.mark.perf(stand_in="tpot_cpu[c={concurrency}]", extended=True, advisory=True, load=stand_in_load)
 @pytest.mark.parametrize("concurrency", [2, 4, 8, 16], ids="c={}".format)
 def test_tpot_cpu_sweep(perf: Perf, server: Server, concurrency: int) -> None:
     """The same at other concurrencies."""
     measure_stand_in(perf, server, concurrency)
 
 
-@pytest.mark.perf(metric="tpot[c={concurrency}]", extended=True)
+@pytest.mark.perf(metric="tpot[c={concurrency}]", extended=True, load=serving_load)
 @pytest.mark.parametrize("concurrency", [2, 4, 16, 32, 64, 128], ids="c={}".format)
 def test_tpot_sweep(perf: Perf, server: Server, concurrency: int) -> None:
     """The other batch sizes for which the rank-slice's server captures graphs."""

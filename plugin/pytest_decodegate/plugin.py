@@ -168,7 +168,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the perf tests that are left when every plugin has had its say; a run that needs a session gets one."""
     selected = sum(item.get_closest_marker("perf") is not None for item in session.items)
     if selected or any(FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in session.items):
-        _activate(session.config).results.selected = selected
+        perf_session = _activate(session.config)
+        perf_session.results.selected, perf_session.items = selected, session.items
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:

@@ -21,6 +21,7 @@ from pytest_decodegate.gate.verdict import Verdict
 from pytest_decodegate.measure.answers import NoLogprobs
 from pytest_decodegate.measure.beside_tpot import QUANTITIES, KeptWindows, SameWindows
 from pytest_decodegate.measure.source import Taken
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import BESIDE_TPOT, Json, Level, Metric, Replicate
 from pytest_decodegate.reference.servers_in_turn import Budget, Servers, ServersInTurn
 from pytest_decodegate.report.rates import line, rates
@@ -121,21 +122,22 @@ class NoAnswers:
 def test_two_stacks_are_compared_by_the_same_windows() -> None:
     started: list[str] = []
 
-    def window(server: Any) -> Given:
+    def window(name: str, server: Any, load: Load) -> Given:
         started.append(server)
         ttft_s = (0.3 if server == "candidate" else 0.2) * (1 + 0.001 * (len(started) % 3))
         return Given(Taken("window", (Replicate((0.02 * (1 + 0.001 * (len(started) % 3)),), facts(ttft_s)),)))
 
     answers: Any = lambda _: NoAnswers()  # noqa: E731 - typed as a source of answers
     start: Any = lambda side: side  # noqa: E731 - a side stands for its server
-    in_turn = ServersInTurn(Servers(start, window, answers), TPOT, Contrast(), Budget(6, 6, 1e9))
-    candidate: Any = "candidate"
-    assert in_turn.judgement(candidate).verdict is Verdict.PASS
+    servers = Servers(start, window, answers, lambda _: True)
+    load = Load(1, 4, 4, 2)
+    in_turn = ServersInTurn(servers, Contrast(), Budget(6, 6, 1e9), {TPOT.name: load}, lambda _: None)
+    assert in_turn.judgement(TPOT, load).verdict is Verdict.PASS
     before = len(started)
-    judged = in_turn.beside(TTFT.metric(TPOT, 0.05), TTFT)
+    judged = in_turn.beside(TPOT.name, TTFT.metric(TPOT, 0.05), TTFT)
     assert judged.judgement.verdict is Verdict.REGRESSED
     assert judged.judgement.numbers.change == pytest.approx(0.5, abs=0.01)
-    assert in_turn.beside(RATE.metric(TPOT, 0.05), RATE).judgement.verdict is Verdict.PASS
+    assert in_turn.beside(TPOT.name, RATE.metric(TPOT, 0.05), RATE).judgement.verdict is Verdict.PASS
     assert len(started) == before, "no window was added"
 
 

@@ -1,24 +1,28 @@
-"""Servers of two stacks in turn: the order of starts, what a budget allows, and whose fault a failure is."""
+"""Servers of two stacks: the order of starts, what one serves, what a budget allows, and whose fault a failure is."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from pytest_decodegate.cause import Cause, Finding
-from pytest_decodegate.errors import ServerError
+from pytest_decodegate.errors import ServerError, ServerHung
 from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.measure.answers import NoLogprobs
-from pytest_decodegate.measure.paired_source import SideName, StackFailed
+from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.measure.source import Taken
+from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
-from pytest_decodegate.reference.servers_in_turn import Budget, Servers, ServersInTurn
+from pytest_decodegate.reference.servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
 
-TPOT = Metric.of("tpot[c=1]", "serving")
+ONE, EIGHT = (Metric.of(f"tpot[c={streams}]", "serving") for streams in (1, 8))
+LOADS = {metric.name: Load(streams, 4, 4, 8) for metric, streams in ((ONE, 1), (EIGHT, 8))}
+ALONE = {ONE.name: LOADS[ONE.name]}
 NOTHING = Contrast()
 SURE: quality.GreedyAnswer = [{"a": -0.01, "b": -5.0}, {"c": -0.01, "d": -5.0}]
 OTHER: quality.GreedyAnswer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
@@ -36,18 +40,32 @@ class Fake:
         return self.taken
 
 
-class Silent(Fake):
-    """Answers of a server that gives no logprobs."""
+class Failing(Fake):
+    """A source that raises."""
+
+    def __init__(self, error: ServerError) -> None:
+        super().__init__(Taken("window"))
+        self.error = error
 
     def take(self, count: int) -> Taken:
-        raise NoLogprobs("the server answers without logprobs")
+        raise self.error
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server: its side, and on which cards it runs."""
+
+    side: SideName
+    cards: str = "all"
+    start_seconds: float = 60.0
 
 
 @dataclass
 class Host:
-    """Two stacks whose servers take 20 ms a token, times `slower` on the candidate, with a scatter between starts.
+    """Two stacks whose servers take 20 ms a token, times `slower` on the candidate, with a scatter between windows.
 
-    A start and its window take a minute. fails: (side, which start of it) that does not come up.
+    A window takes a minute. fails: (side, which start of it) that does not come up. fails_at: metrics whose
+    windows fail, and with what. cards: how much slower the second card is.
     """
 
     slower: float = 1.0
@@ -57,58 +75,146 @@ class Host:
     broken: list[Finding] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     starts: list[SideName] = field(default_factory=list)
-    minutes: int = 0
+    windows: list[tuple[str, str]] = field(default_factory=list)
     without_logprobs: tuple[str, ...] = ()
     length: dict[SideName, int] = field(default_factory=lambda: {"base": 512, "candidate": 512})
     caches: dict[SideName, str] = field(default_factory=dict)
+    fails_at: dict[str, ServerError] = field(default_factory=dict)
+    second_card: float = 1.0
+    gone: set[int] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+    first: int = LEAST_PAIRS
 
     def start(self, side: SideName) -> Any:
         self.starts.append(side)
         if self.fails == (side, self.starts.count(side)):
             raise ServerError("the server ended while starting")
 
-        return side
+        return Running(side)
 
-    def window(self, server: Any) -> Fake:
-        self.minutes += 1
-        factor = self.slower if server == "candidate" else 1.0
+    def both(self, swapped: bool) -> Mapping[SideName, Any]:
+        self.starts += SIDES
+        cards = ("1", "0") if swapped else ("0", "1")
+        return {side: Running(side, card) for side, card in zip(SIDES, cards, strict=True)}
+
+    @property
+    def minutes(self) -> int:
+        return len(self.windows)
+
+    def window(self, name: str, server: Any, load: Load) -> Fake:
+        assert load == LOADS[name]
+        if error := self.fails_at.get(name):
+            return Failing(error)
+
+        self.windows.append((server.side, name))
+        factor = self.slower if server.side == "candidate" else 1.0
+        factor *= self.second_card if server.cards == "1" else 1.0
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
-        contract: dict[str, Json] = {"max_model_len": self.length[server]}
+        contract: dict[str, Json] = {"max_model_len": self.length[server.side]}
         facts: dict[str, Json] = {}
-        if state := self.caches.get(server):
+        if state := self.caches.get(server.side):
             facts = {"server": {"start_seconds": {"whole": 30.0}, "compile_caches": {"vllm": {"state": state}}}}
 
         return Fake(Taken("window", (Replicate((value,)),), contract, facts, broken=tuple(self.broken)))
 
     def questions(self, server: Any) -> Any:
-        self.asked.append(server)
-        if server in self.without_logprobs:
-            return Silent(Taken("window"))
+        self.asked.append(server.side)
+        if server.side in self.without_logprobs:
+            return Failing(NoLogprobs("the server answers without logprobs"))
 
-        passes = [quality.to_json([self.answers[server]] * 8) for _ in range(2)]
+        passes = [quality.to_json([self.answers[server.side]] * 8) for _ in range(2)]
         return Fake(Taken("window", tuple(Replicate((100.0,), {"answers": one}) for one in passes)))
 
-    def servers(self) -> Servers:
-        return Servers(self.start, self.window, self.questions, lambda: 60.0 * self.minutes)
+    def runs(self, server: Any) -> bool:
+        return id(server) not in self.gone
 
-    def judgement(
-        self, budget_minutes: float = 1000, contrast: Contrast = NOTHING, servers: Servers | None = None
-    ) -> Judgement:
-        in_turn = ServersInTurn(servers or self.servers(), TPOT, contrast, Budget(6, 24, 60 * budget_minutes))
-        return in_turn.judgement(self.start("candidate"))
+    def servers(self) -> Servers:
+        return Servers(self.start, self.window, self.questions, self.runs, clock=lambda: 60.0 * self.minutes)
+
+    def in_turn(
+        self,
+        loads: Mapping[str, Load] = ALONE,
+        budget_minutes: float = 1000,
+        contrast: Contrast = NOTHING,
+        servers: Servers | None = None,
+    ) -> ServersInTurn:
+        budget = Budget(self.first, 24, 60 * budget_minutes)
+        return ServersInTurn(servers or self.servers(), contrast, budget, loads, self.said.append)
+
+    def judgement(self, **how: Any) -> Judgement:
+        in_turn = self.in_turn(**how)
+        in_turn.candidate()
+        return in_turn.judgement(ONE, LOADS[ONE.name])
 
 
 def test_servers_start_in_the_order_a_b_b_a_and_each_pair_is_two_fresh_ones() -> None:
     host = Host()
     judgement = host.judgement()
-    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "server")
-    assert host.starts == ["candidate", "base", "base", "candidate"] * 3
-    assert judgement.notes[0].startswith("6 pairs of server starts in 12 min; a slowdown of 3.")
+    assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 3, "server")
+    assert host.starts == ["candidate", "base", "base", "candidate", "candidate", "base"]
+    assert judgement.notes[0].startswith("3 pairs of server starts in 6 min; a slowdown of 3.")
     assert judgement.notes[0].endswith("% would have been found")
 
 
-def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
+def test_one_start_serves_all_metrics_of_the_run() -> None:
+    host = Host(scatter=0.0001)
+    in_turn = host.in_turn(LOADS)
+    in_turn.candidate()
+    first = in_turn.judgement(ONE, LOADS[ONE.name])
+    taken = len(host.windows)
+    second = in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+    assert (first.verdict, second.verdict) == (Verdict.PASS, Verdict.PASS)
+    assert (len(host.starts), len(host.windows), taken) == (6, 12, 12), "not one start for the second metric"
+    assert host.windows[:4] == [(side, name) for side in ("candidate", "base") for name in LOADS]
+    assert host.asked == ["candidate", "base"]
+    assert second.notes[0].startswith("3 pairs of server starts that earlier metrics were measured on")
+    assert in_turn.candidate() is in_turn.candidate()
+    assert len(host.starts) == 6, "asking for the candidate starts none once there was one"
+
+
+def test_a_metric_that_is_open_goes_on_alone() -> None:
+    host = Host(scatter=0.05)
+    in_turn = host.in_turn(LOADS, budget_minutes=26)
+    first = in_turn.judgement(ONE, LOADS[ONE.name])
+    assert first.basis.replicates > LEAST_PAIRS
+    host.scatter = 0.0
+    alone = len(host.windows)
+    in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+    assert {name for _, name in host.windows[alone:]} <= {EIGHT.name}
+
+
+def test_a_metric_that_no_test_declared_has_pairs_of_its_own() -> None:
     host = Host()
+    in_turn = host.in_turn(ALONE)
+    in_turn.judgement(ONE, LOADS[ONE.name])
+    assert in_turn.judgement(EIGHT, LOADS[EIGHT.name]).basis.replicates == 3
+    assert len(host.starts) == 12
+
+
+def test_servers_beside_each_other_start_together_and_change_cards_with_every_pair() -> None:
+    """The second card is 4 % slower: in one order that would be the candidate, and a NO-GO."""
+    host = Host(second_card=1.04, scatter=0.0001)
+    judgement = host.judgement(loads=LOADS, servers=replace(host.servers(), both=host.both))
+    assert judgement.verdict is not Verdict.REGRESSED
+    assert judgement.basis.replicates > LEAST_PAIRS
+    assert host.starts == [*SIDES] * judgement.basis.replicates
+    assert host.windows[:8] == [
+        *[("candidate", ONE.name), ("base", ONE.name), ("base", EIGHT.name), ("candidate", EIGHT.name)],
+        *[("base", ONE.name), ("candidate", ONE.name), ("candidate", EIGHT.name), ("base", EIGHT.name)],
+    ]
+    (plan,) = host.said
+    assert plan.startswith("at least 3 pairs = 3 starts of two servers beside each other of about 1.0 min: 3 min and ")
+
+
+def test_a_slower_server_beside_the_other_is_found() -> None:
+    host = Host(slower=1.05, second_card=1.002)
+    judgement = host.judgement(servers=replace(host.servers(), both=host.both))
+    assert judgement.verdict is Verdict.REGRESSED
+    assert judgement.numbers.change == pytest.approx(0.05, abs=0.01)
+
+
+def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
+    host = Host(first=6)
     attached = replace(host.servers(), level="window", notes=(Finding("both servers ran before"),))
     judgement = host.judgement(servers=attached)
     assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "window")
@@ -116,10 +222,20 @@ def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
     assert judgement.notes[1:] == ("both servers ran before",)
 
 
+def test_what_is_going_to_be_done_is_said_first() -> None:
+    host = Host()
+    host.in_turn(LOADS, budget_minutes=30).candidate()
+    (plan,) = host.said
+    assert plan.startswith(
+        "at least 3 pairs = 6 starts of about 1.0 min: 6 min and their windows, of 30 (--perf-budget)"
+    )
+    assert "by the noise of other hosts they show +" in plan
+
+
 def test_the_starts_of_both_stacks_are_told_with_their_caches() -> None:
     host = Host(caches={"base": "warm", "candidate": "cold"})
-    (note,) = (str(note) for note in host.judgement().notes if "starts of the servers" in note)
-    assert note.count("30 s with warm compile caches (vllm)") == note.count("30 s with cold compile caches (vllm)") == 6
+    (note,) = (str(note) for note in host.judgement(loads=LOADS).notes if "starts of the servers" in note)
+    assert note.count("30 s with warm compile caches (vllm)") == note.count("30 s with cold compile caches (vllm)") == 3
     assert note.index("base") < note.index("candidate")
 
 
@@ -134,10 +250,27 @@ def test_a_server_that_differs_is_found(slower: float, verdict: Verdict) -> None
     assert Host(slower=slower).judgement().verdict is verdict
 
 
-@pytest.mark.parametrize(("minutes", "pairs"), [(0.1, 2), (9, 4), (1000, 24)])
+@pytest.mark.parametrize(("minutes", "pairs"), [(5, 2), (9, 4), (1000, 24)])
 def test_the_budget_decides_how_often_an_open_verdict_is_measured(minutes: float, pairs: int) -> None:
-    judgement = Host(scatter=0.2).judgement(minutes)
+    judgement = Host(scatter=0.2).judgement(budget_minutes=minutes)
     assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, pairs)
+
+
+@pytest.mark.parametrize(("minutes", "pairs", "verdict"), [(3, 1, Verdict.INVALID), (5, 2, Verdict.INCONCLUSIVE)])
+def test_a_budget_that_is_spent_before_three_pairs_proves_nothing_and_says_what_was_seen(
+    minutes: float, pairs: int, verdict: Verdict
+) -> None:
+    host = Host(scatter=0.0001)
+    judgement = host.judgement(budget_minutes=minutes)
+    assert (judgement.verdict, judgement.basis.replicates) == (verdict, pairs)
+    assert any("3 pairs are the least that prove anything" in note for note in judgement.notes)
+    assert judgement.numbers.measured == pytest.approx(0.02, rel=0.01)
+    assert judgement.numbers.base == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_slowdown_that_two_pairs_show_stands() -> None:
+    judgement = Host(scatter=0.0, slower=1.05).judgement(budget_minutes=5)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.REGRESSED, 2)
 
 
 def test_each_stack_is_asked_once_and_before_it_is_timed() -> None:
@@ -146,11 +279,14 @@ def test_each_stack_is_asked_once_and_before_it_is_timed() -> None:
     assert host.asked == ["candidate", "base"]
 
 
-def test_a_candidate_that_answers_otherwise_is_wrong_however_fast() -> None:
+def test_a_candidate_that_answers_otherwise_is_wrong_however_fast_in_all_metrics() -> None:
     host = Host(slower=0.5, answers={"base": SURE, "candidate": OTHER})
-    judgement = host.judgement()
-    assert judgement.verdict is Verdict.WRONG_RESULT
-    assert "candidate: " in judgement.reasons[0]
+    in_turn = host.in_turn(LOADS)
+    for metric in (ONE, EIGHT):
+        judgement = in_turn.judgement(metric, LOADS[metric.name])
+        assert judgement.verdict is Verdict.WRONG_RESULT
+        assert "candidate: " in judgement.reasons[0]
+
     assert host.starts == ["candidate", "base"]
 
 
@@ -167,11 +303,42 @@ def test_a_broken_window_ends_it_and_so_does_a_stack_that_was_not_used() -> None
 def test_a_server_that_does_not_start_names_its_stack_and_keeps_what_the_base_gave(
     fails: tuple[str, int], kept: int
 ) -> None:
+    host = Host(fails=fails)
+    in_turn = host.in_turn()
     with pytest.raises(StackFailed) as raised:
-        Host(fails=fails).judgement()
+        in_turn.judgement(ONE, LOADS[ONE.name])
 
     assert raised.value.side == fails[0]
     assert len(raised.value.base) == kept
+    started = len(host.starts)
+    with pytest.raises(StackFailed, match="ended while starting"):
+        in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+
+    assert len(host.starts) == started, "each try would cost minutes"
+
+
+def test_a_metric_whose_windows_fail_is_no_other_metrics_failure() -> None:
+    host = Host(fails_at={EIGHT.name: ServerError("HTTP 500")})
+    in_turn = host.in_turn(LOADS)
+    assert in_turn.judgement(ONE, LOADS[ONE.name]).verdict is Verdict.PASS
+    with pytest.raises(StackFailed, match="HTTP 500"):
+        in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+
+
+def test_a_server_that_hangs_ends_the_metric_at_hand_whoever_was_asked() -> None:
+    host = Host(fails_at={EIGHT.name: ServerHung("silent for 900 s")})
+    with pytest.raises(StackFailed, match="silent for 900 s"):
+        host.judgement(loads=LOADS)
+
+    assert len(host.starts) == 1
+
+
+def test_a_first_candidate_that_left_the_machine_to_others_is_started_again() -> None:
+    host = Host()
+    in_turn = host.in_turn()
+    host.gone.add(id(in_turn.candidate()))
+    in_turn.judgement(ONE, LOADS[ONE.name])
+    assert host.starts[:3] == ["candidate", "candidate", "base"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +359,7 @@ def test_a_candidate_that_alone_lost_its_logprobs_is_blamed() -> None:
 
 def test_servers_that_drift_apart_are_no_level() -> None:
     host = Host()
-    attached = replace(host.servers(), level="window", window=lambda server: drifting(host, server))
+    attached = replace(host.servers(), level="window", window=lambda name, server, load: drifting(host, server))
     judgement = host.judgement(servers=attached)
     assert judgement.verdict is Verdict.INVALID
     assert any("the two servers drifted apart by" in reason for reason in judgement.reasons)
@@ -200,6 +367,6 @@ def test_servers_that_drift_apart_are_no_level() -> None:
 
 def drifting(host: Host, server: Any) -> Fake:
     """A window whose candidate takes 2 % longer each time."""
-    host.minutes += 1
-    value = 0.02 * (1.02**host.minutes if server == "candidate" else 1.0)
+    host.windows.append((server.side, ONE.name))
+    value = 0.02 * (1.02**host.minutes if server.side == "candidate" else 1.0)
     return Fake(Taken("window", (Replicate((value,)),)))

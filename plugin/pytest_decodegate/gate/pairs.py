@@ -23,6 +23,7 @@ from .evidence.apart import apart_findings, places
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
 from .stats.looks import POCOCK_ALPHA
+from .stats.recorded import NoiseClass, recorded
 from .stats.rules import Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .verdict import (
@@ -40,6 +41,10 @@ FIRST_PAIRS = 6
 """Of the first look: with fewer the quantiles of t explode (power at +2 % is .62 with 4 pairs)."""
 
 MOST_PAIRS = 24
+
+PLANNED_LOOKS = 3
+"""At most, as stats.looks.planned_looks plans them."""
+
 MOST_FORESEEN = 100
 """Pairs up to which it is foreseen whether more would settle an open verdict."""
 
@@ -266,6 +271,12 @@ def pairs_that_settle(comparison: PairedComparison, tolerance: float) -> int | N
     room = comparison.change if comparison.change > band else band - comparison.change
     counts = range(len(comparison.differences) + 1, MOST_FORESEEN + 1)
     return next((count for count in counts if _half_width(comparison, count) < room), None)
+
+
+def foreseen_half_width(noise: NoiseClass, pairs: int) -> float:
+    """Half of the interval of so many pairs at their first look, where processes scatter as they did elsewhere."""
+    pair_sd = math.sqrt(2) * recorded(noise).process_sd
+    return t_quantile(1 - POCOCK_ALPHA[PLANNED_LOOKS] / 2, pairs - 1) * pair_sd / math.sqrt(pairs)
 
 
 def _half_width(comparison: PairedComparison, pairs: int) -> float:

@@ -1,26 +1,34 @@
-"""Servers of two stacks in turn, A B B A, as often as a budget allows: started afresh each time, or both attached."""
+"""Servers of two stacks, as often as a budget allows: in turn, A B B A, or beside each other; started, or attached.
+
+One start serves all: every metric that is still open is measured in it, since a start takes minutes and a window
+seconds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..cause import Finding
+from ..errors import ServerHung
 from ..gate.confirming import is_open
 from ..gate.evidence import quality
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
-from ..gate.pairs import Contrast, judge_pairs
+from ..gate.pairs import Contrast, foreseen_half_width, judge_pairs
 from ..gate.stats.looks import planned_looks
-from ..gate.stats.rules import surely_found
+from ..gate.stats.recorded import NoiseClass
+from ..gate.stats.rules import Settlement, surely_found
 from ..gate.text.quantity import format_percent
-from ..gate.verdict import Judgement
+from ..gate.verdict import Judgement, Verdict
 from ..machine.cards import gpus_seen
 from ..measure.answers import NoLogprobs
-from ..measure.paired_source import SideName, StackFailed, blamed
+from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
-from ..metric import DEFAULT_TOLERANCE, Replicate
+from ..metric import DEFAULT_TOLERANCE
 from .loaded import as_loaded
 from .protocol import Judged
 from .ranks_in_turn import side_of
@@ -29,12 +37,13 @@ if TYPE_CHECKING:
     from ..measure.answers import AnswerSource
     from ..measure.beside_tpot import WindowQuantity
     from ..measure.source import Source
+    from ..measure.window import Load
     from ..metric import Metric
     from ..serving.server import Server
     from .loaded import Loaded
 
-LEAST_PAIRS = 2
-"""Even beyond the budget: with one pair nothing is known of the noise."""
+LEAST_PAIRS = 3
+"""Before a GO: with two, t has one degree of freedom, and its quantile is 12.7."""
 
 _PAIRED = {"server": "server starts", "window": "windows"}
 
@@ -46,15 +55,20 @@ ANSWER_PASSES = 2
 class Servers:
     """How servers are had and asked.
 
-    start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. window: a source
-    of windows on a server. answers: a source of answers, which come before the clock. clock: in seconds.
+    start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. both: starts
+    one of each side beside each other, on each other's cards where `swapped`; None where there is no room for two.
+    runs: whether one that was started is still there. window: a source of windows on a server, for a metric by its
+    name. answers: a source of answers, which come before
+    the clock. clock: in seconds.
     level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
     loaded: what a process of each side's stack loads, where that was asked.
     """
 
     start: Callable[[SideName], Server]
-    window: Callable[[Server], Source]
+    window: Callable[[str, Server, Load], Source]
     answers: Callable[[Server], AnswerSource]
+    runs: Callable[[Server], bool]
+    both: Callable[[bool], Mapping[SideName, Server]] | None = None
     clock: Callable[[], float] = time.monotonic
     level: Literal["server", "window"] = "server"
     notes: tuple[Finding, ...] = ()
@@ -74,122 +88,288 @@ class Budget:
     metrics: int = 1
 
 
-class ServersInTurn:
-    """One metric on servers of two stacks; each pair is a window of each, on servers that `servers` start for it."""
+@dataclass(slots=True)
+class _Measured:
+    """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it."""
 
-    def __init__(self, servers: Servers, metric: Metric, contrast: Contrast, budget: Budget) -> None:
+    load: Load
+    level: Literal["server", "window"]
+    taken: dict[SideName, Taken] = field(init=False)
+    closed: bool = False
+    failure: StackFailed | None = None
+
+    def __post_init__(self) -> None:
+        self.taken = {side: Taken(self.level) for side in SIDES}
+
+    @property
+    def pairs(self) -> int:
+        """That are whole."""
+        return min(len(taken.replicates) for taken in self.taken.values())
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is worth measuring: no rule was broken so far, and nothing failed."""
+        return self.failure is None and all(taken.sound for taken in self.taken.values())
+
+
+class ServersInTurn:
+    """Metrics on servers of two stacks; in each pair one server of each, on which all open metrics are measured.
+
+    loads: what is measured on each server, by metric; others are added when they are asked for. say: shows a line.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        contrast: Contrast,
+        budget: Budget,
+        loads: Mapping[str, Load],
+        say: Callable[[str], None],
+    ) -> None:
         self._servers = servers
-        self._metric = metric
         self._contrast = contrast
         self._budget = budget
-        self._taken: dict[SideName, Taken] = {"base": Taken(servers.level), "candidate": Taken(servers.level)}
+        self._say = say
+        self._of = {name: _Measured(load, servers.level) for name, load in loads.items()}
         self._answers: dict[SideName, Taken] = {}
         self._without: dict[SideName, NoLogprobs] = {}
-        self._running: Server | None = None
+        self._wrong: dict[SideName, str | None] = {}
+        self._not_compared: tuple[Finding, ...] = ()
+        self._first: dict[SideName, Server] = {}  # started, and not yet measured
+        self._candidate: Server | None = None
+        self._failure: StackFailed | None = None  # of a start: none is tried again
         self._starts: dict[SideName, list[Start]] = {"base": [], "candidate": []}
-        self._looks = 1
+        self._pairs = 0
+        self._spent_s = 0.0
+        self._last_s = 0.0
+        self._looks: tuple[int, ...] = ()
 
-    def judgement(self, candidate: Server) -> Judgement:
-        """Pairs until the verdict is settled, the cap is reached or the budget is spent; `candidate` runs already.
+    def candidate(self) -> Server:
+        """The candidate of the newest pair; of the first, which is started for it, if there is none yet."""
+        if self._candidate is None:
+            with self._spending():
+                self._first = {**self._both()} if self._servers.both else {"candidate": self._start("candidate")}
+
+            self._say(self._plan(self._first["candidate"]))
+
+        assert self._candidate is not None
+        return self._candidate
+
+    def judgement(self, metric: Metric, load: Load) -> Judgement:
+        """Pairs until the verdict is settled, the cap is reached or the budget is spent.
 
         Raises StackFailed, with what the base has measured, if a server of one stack does not start or dies.
         """
-        self._running = candidate
+        measured = self._of.setdefault(metric.name, _Measured(load, self._servers.level))
         try:
-            return self._settle()
+            return self._settle(metric, measured)
         except StackFailed as failure:
-            failure.base = self._taken["base"].replicates
+            failure.base = measured.taken["base"].replicates
             raise
+        finally:
+            measured.closed = True
 
     def judged(self, judgement: Judgement) -> Judged:
         """`judgement` with what both stacks have measured for it."""
-        base, candidate = self._taken["base"], self._taken["candidate"]
+        base, candidate = (self._taken(judgement.name, side) for side in SIDES)
         return Judged(judgement, candidate.replicates, base=base.replicates, gpus=gpus_seen(candidate.facts))
 
-    @property
-    def replicates(self) -> tuple[Replicate, ...]:
-        """The candidate's so far."""
-        return self._taken["candidate"].replicates
-
-    def beside(self, metric: Metric, quantity: WindowQuantity) -> Judged:
-        """Another quantity of the windows that were measured; no pair is added for it."""
-        base, candidate = (quantity.taken(self._taken[side]) for side in ("base", "candidate"))
+    def beside(self, name: str, metric: Metric, quantity: WindowQuantity) -> Judged:
+        """Another quantity of the windows that were measured for the metric `name`; no pair is added for it."""
+        base, candidate = (quantity.taken(self._taken(name, side)) for side in SIDES)
         sides = side_of(base, metric), side_of(candidate, metric)
-        judgement = judge_pairs(*sides, self._contrast, self._looks)
+        judgement = _proven(judge_pairs(*sides, self._contrast, len(self._looks)))
         return Judged(judgement, candidate.replicates, base=base.replicates)
 
-    def _settle(self) -> Judgement:
-        clock = self._servers.clock
-        started = clock()
-        looks = self._first_pairs()
-        self._looks = len(looks)
-        for look in looks:
-            while (taken := len(self.replicates)) < look and self._sound:
-                self._pair(taken)
+    def _settle(self, metric: Metric, measured: _Measured) -> Judgement:
+        spent_s = self._spent_s
+        self._look_ahead(measured)
+        for look in self._looks:
+            while measured.pairs < look and self._may_go_on(measured):
+                self._pair()
+            if measured.failure:
+                raise measured.failure
 
-            judgement = self._judged(self._looks)
-            if not is_open(judgement, self._budget.metrics):
+            judgement = self._judged(metric)
+            if measured.pairs < look or not is_open(judgement, self._budget.metrics):
                 break
 
-        pairs, minutes = judgement.basis.replicates, (clock() - started) / 60
-        note = f"{pairs} pairs of {_PAIRED[self._servers.level]} in {minutes:.0f} min"
-        return replace(
-            judgement,
-            notes=(
-                Finding(f"{note}{_resolved(judgement)}"),
-                *self._servers.notes,
-                *starts_in_turn(self._starts),
-                *judgement.notes,
-            ),
-        )
+        cut = measured.pairs < LEAST_PAIRS and measured.goes_on and not any(self._wrong.values())
+        notes = self._account(judgement, self._spent_s - spent_s, cut=cut and not self._contrast.unused)
+        return replace(judgement, notes=(*notes, *judgement.notes))
 
-    def _first_pairs(self) -> tuple[int, ...]:
-        """Two pairs, and the looks that the rest of the budget allows: how long a start takes says nothing of speed.
+    def _account(self, judgement: Judgement, seconds: float, *, cut: bool) -> Iterator[Finding]:
+        """What the pairs cost, and what a reader should know of the servers. cut: the budget ended them too early."""
+        pairs = f"{judgement.basis.replicates} pairs of {_PAIRED[self._servers.level]}"
+        cost = f"in {seconds / 60:.0f} min" if seconds else "that earlier metrics were measured on"
+        yield Finding(f"{pairs} {cost}{_resolved(judgement)}")
+        if cut:
+            minutes = self._budget.seconds / 60
+            yield Finding(
+                f"{LEAST_PAIRS} pairs are the least that prove anything, and the next would have taken longer than "
+                f"what is left of --perf-budget ({minutes:.3g} min)"
+            )
 
-        The second pair shows what one costs: of the first, one server ran already.
+        yield from self._servers.notes
+        yield from starts_in_turn(self._starts)
+
+    def _look_ahead(self, measured: _Measured) -> None:
+        """The first pair, which shows what one costs, and the looks that the rest of the budget then allows.
+
+        How long a start takes says nothing of speed. A budget that is spent before LEAST_PAIRS ends them there.
         """
-        started = last = self._servers.clock()
-        for number in range(LEAST_PAIRS):
-            if self._sound:
-                last = self._servers.clock()
-                self._pair(number)
+        if not measured.pairs and self._may_go_on(measured):
+            self._pair()
+        if not self._looks:
+            affordable = self._pairs + int((self._budget.seconds - self._spent_s) / max(self._last_s, 1e-9))
+            most = max(LEAST_PAIRS, min(self._budget.most, affordable))
+            self._looks = planned_looks(max(LEAST_PAIRS, min(self._budget.first, most)), most)
 
-        now = self._servers.clock()
-        affordable = LEAST_PAIRS + int((self._budget.seconds - (now - started)) / max(now - last, 1e-9))
-        most = max(LEAST_PAIRS, min(self._budget.most, affordable))
-        return planned_looks(min(self._budget.first, most), most)
+    def _may_go_on(self, measured: _Measured) -> bool:
+        """Whether another pair says more, and there is time for it; for the first of a run there always is."""
+        goes_on = measured.goes_on and not self._contrast.unused and not any(self._wrong.values())
+        return goes_on and (self._pairs == 0 or self._spent_s + self._last_s <= self._budget.seconds)
+
+    def _judged(self, metric: Metric) -> Judgement:
+        base, candidate = (side_of(self._taken(metric.name, side), metric) for side in SIDES)
+        return _proven(judge_pairs(base, candidate, self._contrast, len(self._looks)))
+
+    def _taken(self, name: str, side: SideName) -> Taken:
+        """What a side gave for a metric, with what is known of its answers."""
+        taken = self._of[name].taken[side]
+        return replace(taken, wrong=taken.wrong or self._wrong.get(side), notes=(*taken.notes, *self._not_compared))
+
+    def _pair(self) -> None:
+        """One server of each stack, and a window of each for every metric that is still open.
+
+        Every other pair begins with the other side, and where two run beside each other, has them on each other's
+        cards: neither who came first nor a card looks like a stack.
+        """
+        order = SIDES[::-1] if self._pairs % 2 == 0 else SIDES
+        with self._spending(is_pair=True):
+            if self._servers.both:
+                self._beside_each_other(order)
+            else:
+                for side in order:
+                    self._visit(side, self._take_first(side) or self._start(side))
+
+        self._pairs += 1
+
+    def _beside_each_other(self, order: Sequence[SideName]) -> None:
+        """All answers, then window after window, begun by each side in turn."""
+        servers = {side: server for side in SIDES if (server := self._take_first(side))}
+        if len(servers) < len(SIDES):
+            servers = {**self._both()}
+
+        for side in order:
+            self._question(side, servers[side])
+
+        for turn, name in enumerate(self._open):
+            for side in order if turn % 2 == 0 else order[::-1]:
+                self._window(side, servers[side], name)
 
     @property
-    def _sound(self) -> bool:
-        return not self._contrast.unused and all(taken.sound for taken in self._taken.values())
+    def _open(self) -> list[str]:
+        return [name for name, measured in self._of.items() if measured.goes_on and not measured.closed]
 
-    def _judged(self, looks: int) -> Judgement:
-        base, candidate = (side_of(taken, self._metric) for taken in self._taken.values())
-        return judge_pairs(base, candidate, self._contrast, looks)
+    def _take_first(self, side: SideName) -> Server | None:
+        """The one that was started before its pair, unless something else has taken the machine since."""
+        first = self._first.pop(side, None)
+        return first if first is not None and self._servers.runs(first) else None
 
-    def _pair(self, number: int) -> None:
-        order: tuple[SideName, SideName] = ("candidate", "base")
-        for side in order if number % 2 == 0 else order[::-1]:
-            with blamed(side):
-                self._replicate(side)
+    def _start(self, side: SideName) -> Server:
+        with self._remembering_failure(), blamed(side):
+            server = self._servers.start(side)
 
-        if number == 0:
-            self._compare_answers()
+        if side == "candidate":
+            self._candidate = server
 
-    def _replicate(self, side: SideName) -> None:
-        """One server: its answers, if they are not known of its stack, then a window."""
-        server, self._running = self._running or self._servers.start(side), None
+        return server
+
+    def _both(self) -> Mapping[SideName, Server]:
+        assert self._servers.both
+        with self._remembering_failure():
+            servers = self._servers.both(self._pairs % 2 == 1)
+
+        self._candidate = servers["candidate"]
+        return servers
+
+    @contextmanager
+    def _remembering_failure(self) -> Iterator[None]:
+        """Start no server once one did not start: each try costs minutes."""
+        if self._failure:
+            raise StackFailed(self._failure.side, self._failure.error)
+        try:
+            yield
+        except StackFailed as failure:
+            self._failure = failure
+            raise
+
+    def _visit(self, side: SideName, server: Server) -> None:
+        """All that is asked of one server in its life."""
+        self._question(side, server)
+        for name in self._open:
+            self._window(side, server, name)
+
+    def _question(self, side: SideName, server: Server) -> None:
+        """Its answers, if they are not known of its stack."""
         if side not in self._answers:
-            self._answers[side] = answers = self._ask(side, server)
-            self._say_wrong(side, answers.wrong)
-        if not self._taken[side].wrong:
-            window = self._servers.window(server).take(1)
-            if side in self._servers.loaded:
-                window = as_loaded(side, self._servers.loaded[side].facts, window)
+            with blamed(side):
+                self._answers[side] = answers = self._ask(side, server)
 
-            self._taken[side] = joined([self._taken[side], window])
-            if start := start_of(window.facts):
-                self._starts[side].append(start)
+            self._wrong[side] = answers.wrong
+            if len(self._answers) == len(SIDES):
+                self._compare_answers()
+
+    def _window(self, side: SideName, server: Server, name: str) -> None:
+        """A window for one metric; its failure is that metric's alone, unless the server hangs."""
+        measured = self._of[name]
+        if any(self._wrong.values()):
+            return
+        try:
+            with blamed(side):
+                self._keep(side, measured, self._servers.window(name, server, measured.load).take(1))
+        except StackFailed as failure:
+            if isinstance(failure.error.origin, ServerHung):
+                raise
+            measured.failure = failure
+
+    def _keep(self, side: SideName, measured: _Measured, window: Taken) -> None:
+        if side in self._servers.loaded:
+            window = as_loaded(side, self._servers.loaded[side].facts, window)
+
+        measured.taken[side] = joined([measured.taken[side], window])
+        if (start := start_of(window.facts)) and len(self._starts[side]) <= self._pairs:
+            self._starts[side].append(start)
+
+    def _plan(self, candidate: Server) -> str:
+        """What is going to be done, as far as it is known once one server has started."""
+        pairs, level = LEAST_PAIRS, self._servers.level
+        tolerance = DEFAULT_TOLERANCE["serving"]
+        half = foreseen_half_width(NoiseClass("serving", "host", level), pairs)
+        found = format_percent(surely_found(tolerance, -half, half))
+        shows = f"by the noise of other hosts they show {found}"
+        if candidate.start_seconds is None:
+            return f"at least {pairs} pairs of windows, which {shows}"
+
+        starts = pairs if self._servers.both else 2 * pairs
+        two = " of two servers beside each other" if self._servers.both else ""
+        minutes, budget = candidate.start_seconds / 60, self._budget.seconds / 60
+        return (
+            f"at least {pairs} pairs = {starts} starts{two} of about {minutes:.1f} min: {starts * minutes:.0f} min and "
+            f"their windows, of {budget:.3g} (--perf-budget); {shows}"
+        )
+
+    @contextmanager
+    def _spending(self, *, is_pair: bool = False) -> Iterator[None]:
+        """Count the time of the block, of a pair's as what the next may cost."""
+        began = self._servers.clock()
+        try:
+            yield
+        finally:
+            seconds = self._servers.clock() - began
+            self._spent_s += seconds
+            self._last_s = seconds if is_pair and self._pairs else self._last_s + seconds
 
     def _ask(self, side: SideName, server: Server) -> Taken:
         """The answers of a server; none of one that gives no logprobs, which is kept in mind."""
@@ -199,12 +379,9 @@ class ServersInTurn:
             self._without[side] = error
             return Taken("window")
 
-    def _say_wrong(self, side: SideName, wrong: str | None) -> None:
-        self._taken[side] = replace(self._taken[side], wrong=wrong)
-
     def _compare_answers(self) -> None:
         """The candidate is wrong if it answers otherwise than the base, by more than the base differs from itself."""
-        if any(taken.wrong for taken in self._taken.values()):
+        if any(self._wrong.values()):
             return
         if self._without:
             self._note_not_compared()
@@ -214,7 +391,7 @@ class ServersInTurn:
         exact = candidate.contract.get("batch_invariant") is True
         passes = quality.passes(base.replicates), quality.passes(candidate.replicates)
         found = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact)
-        self._say_wrong("candidate", found.wrong)
+        self._wrong["candidate"] = found.wrong
 
     def _note_not_compared(self) -> None:
         """What the base cannot do either is no fault of the candidate; what it alone cannot do any more is."""
@@ -222,9 +399,17 @@ class ServersInTurn:
             with blamed("candidate"):
                 raise self._without["candidate"]
 
-        lacking = " and ".join(f"the {side}" for side in self._taken if side in self._without)
-        note = Finding(f"the answers were not compared: {lacking} answers without logprobs")
-        self._taken = {side: replace(taken, notes=(*taken.notes, note)) for side, taken in self._taken.items()}
+        lacking = " and ".join(f"the {side}" for side in SIDES if side in self._without)
+        self._not_compared = (Finding(f"the answers were not compared: {lacking} answers without logprobs"),)
+
+
+def _proven(judgement: Judgement) -> Judgement:
+    """A pass of too few pairs proves nothing."""
+    if judgement.basis.replicates >= LEAST_PAIRS or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVED):
+        return judgement
+
+    settlement = Settlement(LEAST_PAIRS, None, math.expm1(judgement.numbers.hi or 0.0))
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, settlement=settlement)
 
 
 def _resolved(judgement: Judgement) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
-from ..measure.paired_source import SideName, StackFailed, blamed
+from ..measure.paired_source import SIDES, SideName, StackFailed
+from ..resources.beside import ServersBeside
 from .protocol import GangWork, Judged, ServerWork
-from .servers_in_turn import Budget, Servers, ServersInTurn
+from .servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
 from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.source import Progress, Source
-    from ..measure.window_source import WindowSource
+    from ..measure.window import Load
     from ..metric import Metric
     from ..resources.hardware import Hardware
     from ..resources.server import ServerUnderTest
@@ -36,10 +38,16 @@ def _skip(what_is_done: str) -> NoReturn:
     pytest.skip(f"with --perf-base {what_is_done}")
 
 
+def runs(server: Server) -> bool:
+    """Whether a server is still there: one that is attached is for others to stop."""
+    return server.process is None or not server.process.ended_within(0)
+
+
 class TwoStacks:
     """A Reference: ranks of both stacks in turn, or servers of both. attached: where both are servers that run already.
 
     leftovers: notes on who held memory before the run, for every verdict. metrics: how many are weighed together.
+    loads: under which servers are going to be measured in this run, by metric.
     """
 
     def __init__(
@@ -55,6 +63,7 @@ class TwoStacks:
         attached: AttachedServers | None,
         leftovers: Callable[[], tuple[Finding, ...]],
         metrics: Callable[[], int],
+        loads: Callable[[], Mapping[str, Load]],
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -66,6 +75,8 @@ class TwoStacks:
         self._attached = attached
         self._leftovers = leftovers
         self._metrics = metrics
+        self._loads = loads
+        self._beside: ServersBeside | None = None
         self._measured: list[Measured] = []
 
     def measure(self, work: GangWork) -> Judged:
@@ -80,31 +91,42 @@ class TwoStacks:
         return self._noted(judged)
 
     def measure_tpot(self, work: ServerWork) -> Judged:
-        """See Reference: on fresh servers in turn, or on attached ones; the work's is the first of the candidate."""
-        settings = self._settings
-        budget = Budget(settings.replicates, settings.max_replicates, settings.budget_seconds, self._metrics())
-        in_turn = ServersInTurn(self._in_turn(work), work.metric, self._contrasts.any, budget)
+        """See Reference: on fresh servers of both stacks, or on attached ones, which serve all metrics of the run."""
+        in_turn, name = self._in_turn, work.metric.name
         with self._telling_the_base(work.metric):
-            judgement = in_turn.judgement(work.server)
+            judgement = in_turn.judgement(work.metric, work.load)
 
-        beside = tuple(self._noted(in_turn.beside(metric, quantity)) for metric, quantity in work.beside)
+        beside = tuple(self._noted(in_turn.beside(name, metric, quantity)) for metric, quantity in work.beside)
         self._measured += [Measured(metric.name, 0) for metric in (work.metric, *(metric for metric, _ in work.beside))]
         return self._noted(replace(in_turn.judged(judgement), beside=beside))
 
-    def _in_turn(self, work: ServerWork) -> Servers:
-        def window(server: Server) -> WindowSource:
-            return self._sources.windows(work.metric.name, server, work.load)
+    @cached_property
+    def _in_turn(self) -> ServersInTurn:
+        """What all metrics of servers are measured by, once it is known how the stacks differ."""
+        settings = self._settings
+        first = settings.replicates if self._attached is not None else LEAST_PAIRS  # windows are cheap, starts are not
+        budget = Budget(first, settings.max_replicates, settings.budget_seconds, self._metrics())
+        servers = self._running_already(self._attached) if self._attached is not None else self._launched()
+        return ServersInTurn(servers, self._contrasts.any, budget, self._loads(), self._progress.say)
 
-        if self._attached is not None:
-            notes = self._attached.notes(self._contrasts.any)
-            return Servers(self._attached.server, window, self._sources.answers, level="window", notes=notes)
+    def _running_already(self, attached: AttachedServers) -> Servers:
+        notes = attached.notes(self._contrasts.any)
+        sources = self._sources
+        return Servers(attached.server, sources.windows, sources.answers, runs, level="window", notes=notes)
 
-        base, candidate = self._contrasts.stacks
+    def _launched(self) -> Servers:
+        stacks = dict(zip(SIDES, self._contrasts.stacks, strict=True))
 
         def fresh(side: SideName) -> Server:
-            return self._servers.fresh(base if side == "base" else candidate)
+            return self._servers.fresh(stacks[side])
 
-        return Servers(fresh, window, self._sources.answers, loaded=self._contrasts.loaded)
+        both = None
+        if self._servers.fit_beside(self._contrasts.stacks):
+            self._beside = ServersBeside(self._servers, stacks, self._hardware, self._progress)
+            both = self._beside.start
+
+        sources = self._sources
+        return Servers(fresh, sources.windows, sources.answers, runs, both, loaded=self._contrasts.loaded)
 
     def measure_plateau(self, work: ServerWork, most: int) -> NoReturn:
         """See Reference: skips."""
@@ -128,18 +150,17 @@ class TwoStacks:
         _skip("only what `measure` and `measure_tpot` do is measured on both stacks")
 
     def server(self) -> Server:
-        """See Reference: a fresh server of the candidate. What both stacks load is read before.
+        """See Reference: the newest of the candidate, which stands for all that are started.
 
-        Or the candidate that is attached, after both have said what they are.
+        What both stacks load is read before; attached ones have said what they are.
         """
         if self._attached is not None:
             self._hardware.lease.release()
             self._contrasts.of_servers(self._attached)
-            return self._attached.server("candidate")
+        else:
+            self._contrasts.of_launched()
 
-        self._contrasts.of_launched()
-        with blamed("candidate"):
-            return self._servers.fresh(self._contrasts.stacks[1])
+        return self._in_turn.candidate()
 
     def slice_server(self, layers: int) -> NoReturn:
         """See Reference: skips."""
@@ -151,7 +172,7 @@ class TwoStacks:
 
     def output(self) -> list[tuple[str, str]]:
         """See Reference."""
-        return self._ranks.output()
+        return [*self._ranks.output(), *(self._beside.output() if self._beside else ())]
 
     def problem(self) -> str | None:
         """See Reference: which slowdown of a stack reached no metric."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,30 @@ from ..errors import BadInput, ServerError, ServerHung
 from ..printable import printable_lines
 from ..process.import_path import VARIABLE, path_for
 from ..redaction import redact_text
+from ..serving.command import gpus_of, read_command
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..machine.gpus import Gpu
     from ..measure.source import Progress
-    from ..serving.server import Server
+    from ..serving.server import Server, Starting
     from ..settings.settings import Settings
     from ..settings.stack import Stack
     from .hardware import Hardware
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 LOG_BYTES = 20_000
 """Of its log, what a report section of one phase shows at most: the end."""
+
+
+def log_section(title: str, server: Server, start: int) -> list[tuple[str, str]]:
+    """The end of what `server` wrote from `start`, a mark in its log, as a report section; none if that is nothing."""
+    end = server.log_size()
+    text = server.log(max(start, end - LOG_BYTES), end)
+    return [(title, printable_lines(redact_text(text)))] if text else []
 
 
 class ServerUnderTest:
@@ -142,12 +153,29 @@ class ServerUnderTest:
             return []
 
         start, self._log_shown = self._log_shown, self._server.log_size()
-        text = self._server.log(max(start, self._log_shown - LOG_BYTES), self._log_shown)
-        return [("log of the server", printable_lines(redact_text(text)))] if text else []
+        return log_section("log of the server", self._server, start)
+
+    def cards(self, stack: Stack) -> int:  # noqa: ARG002 - of today's stacks, none says how many it wants
+        """How many GPUs a server of `stack` runs on, where it is launched."""
+        visible = len(self._hardware.fingerprint.gpus)
+        return visible if self._settings.serve is None else gpus_of(self._settings.serve)
+
+    def fit_beside(self, stacks: Sequence[Stack]) -> bool:
+        """Whether servers of all `stacks` run beside each other: there are cards, and ports, for each of them."""
+        gpus = self._hardware.fingerprint.gpus
+        if self._settings.serve is not None and read_command(self._settings.serve).port:
+            return False
+
+        # Instances of one GPU share it, and its number.
+        return len({gpu.index for gpu in gpus}) == len(gpus) and 0 < sum(map(self.cards, stacks)) <= len(gpus)
+
+    def make_room(self) -> None:
+        """Have what is not needed by a server leave the machine."""
+        self._before_start()
 
     def _start(self) -> None:
         if not self._settings.server:
-            self._before_start()
+            self.make_room()
 
         self._hardware.take(self, self._stop)
         self._server = self._open()
@@ -161,24 +189,23 @@ class ServerUnderTest:
             server.stop()
 
     def _open(self) -> Server:
+        if self._settings.server is not None:
+            return self.attached(self._settings.server)
+
+        return self.begin(self._stack).wait(self._progress.tick)
+
+    def begin(self, stack: Stack, cards: Sequence[Gpu] | None = None) -> Starting:
+        """Start the process of a server of `stack`, as deep as the last, on all GPUs or on `cards` alone."""
         from ..serving import home
 
-        settings = self._settings
-        if settings.server is not None:
-            return self.attached(settings.server)
-
-        python = self._stack.python or sys.executable
-        start = home.ServerLaunch(
-            self._folder("server"),
-            {**ENVIRONMENT, **self._stack.environment(), VARIABLE: path_for(python, settings.import_path)},
-            settings.server_seconds,
-            self._progress.tick,
-            python,
-            self._traces,
-        )
+        settings, gpus = self._settings, self._hardware.fingerprint.gpus
+        # Not by UUID, which vLLM does not read everywhere: these are numbers in PCI order, see ENVIRONMENT.
+        visible = {} if cards is None else {VISIBLE: ",".join(str(gpu.index) for gpu in cards)}
+        python = stack.python or sys.executable
+        own = {**ENVIRONMENT, **visible, **stack.environment(), VARIABLE: path_for(python, settings.import_path)}
+        start = home.ServerLaunch(self._folder("server"), own, settings.server_seconds, python, self._traces)
         if settings.serve is not None:
             return home.launch_users(start, settings.serve, settings.pins)
 
-        gpus = self._hardware.fingerprint.gpus
-        memory_gib = self._memory_gib
-        return home.launch_own(start, gpus=len(gpus), memory_gib=memory_gib, pins=settings.pins, layers=self._layers)
+        count = len(gpus if cards is None else cards)
+        return home.launch_own(start, gpus=count, memory_gib=self._memory_gib, pins=settings.pins, layers=self._layers)

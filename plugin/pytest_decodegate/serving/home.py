@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..redaction import redact_arguments
 from .command import read_command
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .profiler import profiled
-from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, launch
+from .server import ATTACHED_TOKEN_IDS, ServerOptions, Starting, begin
 from .slowed import checked, server_slowdown, slowed_options
 
 
@@ -30,12 +30,11 @@ class ServerLaunch:
     folder: Path
     environment: Mapping[str, str]
     start_seconds: float
-    on_wait: Callable[[str], None]
     python: str = sys.executable
     traces: Path | None = None
 
-    def __call__(self, model: LocalModel, port: int = 0) -> Server:
-        """Start vLLM on `model` and wait until it serves; raises ServerError with the end of its log.
+    def __call__(self, model: LocalModel, port: int = 0) -> Starting:
+        """Start vLLM on `model`.
 
         port: 0 takes a free one. Raises BadInput if it is taken, or if this Python has no vllm.
         """
@@ -54,16 +53,16 @@ class ServerLaunch:
             start_seconds=self.start_seconds,
         )
         if not (fraction := server_slowdown(options.environment)):
-            return launch(options, on_wait=self.on_wait)
+            return begin(options)
 
         slower = slowed_options(options, fraction, self.folder / "slowed")
-        return checked(launch(slower, on_wait=self.on_wait), fraction)
+        return begin(slower).then(lambda server: checked(server, fraction))
 
 
 def launch_own(
     start: ServerLaunch, *, gpus: int, memory_gib: int, pins: Mapping[str, str], layers: int | None = None
-) -> Server:
-    """The Kimi rank-slice over all visible GPUs, or a tiny model on vLLM's CPU build without one.
+) -> Starting:
+    """The Kimi rank-slice over so many GPUs, or a tiny model on vLLM's CPU build without one.
 
     memory_gib: of the smallest GPU; it decides how many layers are kept, unless `layers` does. pins: of --perf-pin.
     """
@@ -75,7 +74,7 @@ def launch_own(
     return start(model.pinned(pins))
 
 
-def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, str]) -> Server:
+def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, str]) -> Starting:
     """Start vLLM with the user's own command line; raises BadInput if it names no model or a port that is taken.
 
     pins: of --perf-pin, which win over the same flags among `words`.
@@ -87,4 +86,5 @@ def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, s
         arguments=(*command.arguments, "--no-enable-prefix-caching"),
         facts={"model": command.model, "arguments": printable(" ".join(redact_arguments(command.arguments)))},
     )
-    return replace(start(local.pinned(pins), port=command.port), token_ids=ATTACHED_TOKEN_IDS)
+    starting = start(local.pinned(pins), port=command.port)
+    return starting.then(lambda server: replace(server, token_ids=ATTACHED_TOKEN_IDS))

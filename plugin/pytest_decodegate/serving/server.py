@@ -32,7 +32,7 @@ API_KEY = "VLLM_API_KEY"
 """Where vLLM looks for the key that its clients must send."""
 
 _HOST = "127.0.0.1"
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
 ATTACHED_TOKEN_IDS = range(1000, 30_000)  # ordinary tokens in every vocabulary of the last years
 
@@ -177,6 +177,10 @@ class Server:
         self.stop()
 
 
+def _as_it_is(server: Server) -> Server:
+    return server
+
+
 def _engine(answer: Mapping[str, Json]) -> str:
     """The component that a server's version is of; one that does not say is taken for vLLM."""
     return str(answer.get("engine", "vllm"))
@@ -227,12 +231,76 @@ def _models_page(endpoint: Endpoint) -> HttpReply:
         raise
 
 
-def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
-    """Start vLLM under guard and wait until it serves our model.
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A server whose process runs and that does not answer yet: several may be on their way at once.
 
-    on_wait: told every half second what the start is waiting for. Raises BadInput if the port is taken, ServerError,
-    with the end of the log, if the server ends, falls silent, takes too long, or another server answers on the port.
+    began_s: of time.monotonic. finish: what is still to be done to the server, or to be checked, once it answers.
     """
+
+    options: ServerOptions
+    endpoint: Endpoint
+    process: ServerProcess
+    caches: CompileCaches
+    began_s: float
+    finish: Callable[[Server], Server] = _as_it_is
+
+    def then(self, finish: Callable[[Server], Server]) -> Starting:
+        """The same, with something more to be done at its end."""
+        before = self.finish
+        return replace(self, finish=lambda server: finish(before(server)))
+
+    def is_healthy(self, on_wait: OnWait | None = None) -> bool:
+        """Whether it answers by now; raises ServerError as `wait` does. on_wait: told what the start is waiting for."""
+        if _is_healthy(self.endpoint):
+            return True
+
+        self.process.check("while starting")
+        waited, silent = time.monotonic() - self.began_s, self.process.silent_seconds()
+        if waited > self.options.start_seconds:
+            raise self.process.failure(f"the server is not ready after {waited:.0f} s")
+        if silent > self.options.silent_seconds:
+            raise self.process.failure(f"the server is not ready and its log is silent for {silent:.0f} s")
+        if on_wait:
+            said = headline(self.process.recent_log()) or "starting"
+            on_wait(f"waiting for vLLM, {math.floor(waited)} s: {said}")
+
+        return False
+
+    def healthy(self) -> Server:
+        """The server that answers now."""
+        _check_is_ours(self.process, self.endpoint)
+        model = self.options.model
+        server = Server(
+            self.endpoint,
+            range(model.vocabulary),
+            self.process,
+            model.facts,
+            model.stand_in,
+            batch_invariant=self.options.environment.get("VLLM_BATCH_INVARIANT") == "1",
+            start_seconds=time.monotonic() - self.began_s,
+            compile_caches={name: {**cache} for name, cache in self.caches.facts().items()},
+        )
+        return self.finish(server)
+
+    def wait(self, on_wait: OnWait | None = None) -> Server:
+        """Wait until it serves our model.
+
+        on_wait: told every half second what the start is waiting for. Raises ServerError, with the end of the log, if
+        the server ends, falls silent, takes too long, or another server answers on the port; it is then stopped.
+        """
+        try:
+            while not self.is_healthy(on_wait):
+                self.process.ended_within(POLL_SECONDS)
+
+            return self.healthy()
+        except BaseException:
+            self.process.stop()
+            raise
+
+
+def begin(options: ServerOptions) -> Starting:
+    """Start the process of vLLM under guard; raises BadInput if the port is taken."""
     port = _free_port(options.port)
     # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
     # other users of this host can neither ask it nor disturb it.
@@ -240,30 +308,13 @@ def launch(options: ServerOptions, *, on_wait: OnWait | None = None) -> Server:
     # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
     environment = {**options.environment, **options.model.variables(options.environment), API_KEY: endpoint.key}
     caches = CompileCaches(environment)
-    began = time.monotonic()
     process = ServerProcess(
         _command(options, endpoint, port),
         environment=environment,
         log_path=options.log_path,
         grace_seconds=options.grace_seconds,
     )
-    try:
-        _wait_until_healthy(process, endpoint, options, on_wait)
-        _check_is_ours(process, endpoint)
-    except BaseException:
-        process.stop()
-        raise
-
-    return Server(
-        endpoint,
-        range(options.model.vocabulary),
-        process,
-        options.model.facts,
-        options.model.stand_in,
-        batch_invariant=options.environment.get("VLLM_BATCH_INVARIANT") == "1",
-        start_seconds=time.monotonic() - began,
-        compile_caches={name: {**cache} for name, cache in caches.facts().items()},
-    )
+    return Starting(options, endpoint, process, caches, time.monotonic())
 
 
 def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]:
@@ -290,23 +341,6 @@ def _free_port(port: int) -> int:
             ) from error
 
         return int(probe.getsockname()[1])
-
-
-def _wait_until_healthy(
-    process: ServerProcess, endpoint: Endpoint, options: ServerOptions, on_wait: OnWait | None
-) -> None:
-    began = time.monotonic()
-    while not _is_healthy(endpoint):
-        process.check("while starting")
-        waited, silent = time.monotonic() - began, process.silent_seconds()
-        if waited > options.start_seconds:
-            raise process.failure(f"the server is not ready after {waited:.0f} s")
-        if silent > options.silent_seconds:
-            raise process.failure(f"the server is not ready and its log is silent for {silent:.0f} s")
-        if on_wait:
-            on_wait(f"waiting for vLLM, {math.floor(waited)} s: {headline(process.recent_log()) or 'starting'}")
-
-        process.ended_within(_POLL_SECONDS)
 
 
 def _check_is_ours(process: ServerProcess, endpoint: Endpoint) -> None:

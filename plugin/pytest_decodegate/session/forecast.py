@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..baseline.durations import seconds_by_metric
 from ..errors import BadInput
+from ..measure.window import Load
 from ..reference.loaded import probe_loaded, provenance_of
-from ..settings.markers import declared_metrics
+from ..settings.markers import declared_load, declared_metrics
 from ..settings.stack import Stack
 
 if TYPE_CHECKING:
@@ -60,6 +61,21 @@ def planned(items: Iterable[pytest.Item], *, stand_in: bool, most_ranks: int) ->
             metrics[name] = None if "server" in getattr(item, "fixturenames", ()) else _world_size(item)
 
     return Planned(metrics, sum(not declared_metrics(item).names for item in possible))
+
+
+def loads_of(items: Iterable[pytest.Item], *, stand_in: bool) -> dict[str, Load]:
+    """Under which load the perf tests among `items` will measure servers, by metric, as far as they declare it.
+
+    stand_in: as of `planned`.
+    """
+    found: dict[str, Load] = {}
+    for item in items:
+        declared, load = declared_metrics(item), declared_load(item)
+        name = declared.stand_in if stand_in else declared.metric
+        if name is not None and isinstance(load, Load):
+            found[name] = load
+
+    return found
 
 
 def _world_size(item: pytest.Item) -> int:

@@ -20,7 +20,7 @@ from ..measure.sampling import Plan
 from ..metric import Level, Metric
 from ..reference.protocol import GangWork, Judged, ServerWork
 from ..report.rates import rates
-from ..settings.markers import declared_metrics, marker_advisory, marker_tolerance
+from ..settings.markers import declared_load, declared_metrics, marker_advisory, marker_tolerance
 
 if TYPE_CHECKING:
     from ..machine.provenance import Provenance
@@ -110,6 +110,7 @@ class Perf:
         has a line that begins with its name, such as "ttft[c=8] = 5%".
         """
         __tracebackhide__ = True
+        self._refuse_another_load(load)
         bands = (
             (quantity, self._settings.own_band(quantity.name(metric.name), quantity.stem)) for quantity in QUANTITIES
         )
@@ -301,6 +302,15 @@ class Perf:
             raise BadInput(
                 f"{self._item.nodeid} declares {' or '.join(map(repr, declared))} in its perf marker and measures "
                 f"{metric.name!r}; make them the same, for --perf-only and the forecast go by what is declared"
+            )
+
+    def _refuse_another_load(self, load: Load) -> None:
+        """What a test declares is measured on each server that is started, so it must be what it measures under."""
+        declared = declared_load(self._item)
+        if declared is not None and declared != load:
+            raise BadInput(
+                f"{self._item.nodeid} declares load={declared!r} in its perf marker and measures under {load!r}; make "
+                "them the same"
             )
 
     def _skip_if_impossible(self, world_size: int) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..gate.verdict import Judgement
     from ..machine.fingerprint import Fingerprint
     from ..machine.provenance import Provenance
+    from ..measure.window import Load
     from ..reference.loaded import ProvenanceReader
     from ..reference.protocol import Reference
     from ..reference.recorder import Recorder
@@ -61,7 +62,7 @@ class PerfSession:
 
     Only plugin hooks and fixtures know it; everybody else is given the parts that they need.
     debugging: a person looks at a breakpoint, and deadlines of the ranks wait. host_faults: what is wrong with the host
-    and gone on with, a line each.
+    and gone on with, a line each. items: the tests of this run, once they are collected.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -73,6 +74,7 @@ class PerfSession:
         self._standing = Standing(self.results.run, lambda: self.results.selected)
         self.debugging = False
         self.host_faults: list[str] = []
+        self.items: Sequence[pytest.Item] = ()
         self._cores = CpuLoad(family)
         self._cores.start()
         self.hardware = Hardware(self._machine, lambda: settings.stack.applied(self._gang_options()))
@@ -241,8 +243,7 @@ class PerfSession:
         from .lost_gpus import lost_gpus
 
         settings = self.settings
-        stand_in = not (self.hardware.has_gpu or settings.server or settings.serve)
-        plan = planned(items, stand_in=stand_in, most_ranks=self.gangs.most_ranks)
+        plan = planned(items, stand_in=self._has_stand_in, most_ranks=self.gangs.most_ranks)
         lost = lost_gpus(self.recorder.store, self.hardware.fingerprint)
         missing = [*([lost] if lost else []), *self._withheld()]
         if settings.base is not None:
@@ -252,6 +253,17 @@ class PerfSession:
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         expected = [*forecast(plan, self.recorder, self._expected), *self._time_for_open_metrics()]
         return [*missing, *expected, *in_the_way(self._leftovers(), cores)]
+
+    @property
+    def _has_stand_in(self) -> bool:
+        """Whether the server is the one that stands in where there is neither a GPU nor a server of the user's."""
+        return not (self.hardware.has_gpu or self.settings.attached or self.settings.serve)
+
+    def _loads(self) -> dict[str, Load]:
+        """Under which load this run will measure servers, by metric."""
+        from .forecast import loads_of
+
+        return loads_of(self.items, stand_in=self._has_stand_in)
 
     def _time_for_open_metrics(self) -> list[str]:
         """How much longer a run may take than its first looks, unless nothing is judged."""
@@ -348,6 +360,7 @@ class PerfSession:
             attached=attached,
             leftovers=self._leftovers,
             metrics=self._metrics,
+            loads=self._loads,
         )
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import pytest
 from ..errors import BadInput
 
 _NAMES = ("metric", "stand_in")
+_KNOWN = frozenset({"tolerance", "extended", "advisory", "load", *_NAMES})
 
 
 def check_markers(items: Iterable[pytest.Item]) -> None:
@@ -18,6 +20,7 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
         for item in items:
             marker_tolerance(item)
             declared_metrics(item)
+            declared_load(item)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -77,6 +80,27 @@ def _declared(item: pytest.Item, name: str) -> str | None:
         ) from error
 
 
+def declared_load(item: pytest.Item) -> object:
+    """What the nearest perf marker that names a `load` says of the load of its server; None where none does.
+
+    It is a function of parameters of the test; raises BadInput where these cannot be filled in.
+    """
+    function = next((marker.kwargs["load"] for marker in item.iter_markers("perf") if "load" in marker.kwargs), None)
+    if function is None:
+        return None
+
+    callspec = getattr(item, "callspec", None)
+    known = dict(callspec.params) if callspec else {}
+    try:
+        wanted = inspect.signature(function).parameters
+        return function(**{name: known[name] for name in wanted})
+    except (TypeError, ValueError, KeyError) as error:
+        raise BadInput(
+            f"{item.nodeid}: perf marker: load={function!r} is to be a function of parameters of the test, which are "
+            f"{', '.join(sorted(known)) or 'none'} ({error!r})"
+        ) from error
+
+
 def marker_world_sizes(nodeid: str, marker: pytest.Mark | None) -> tuple[int, ...]:
     """The sizes of a world_size marker, (1,) without one; raises BadInput for what is no positive whole number."""
     if marker is None:
@@ -93,10 +117,10 @@ def marker_world_sizes(nodeid: str, marker: pytest.Mark | None) -> tuple[int, ..
 def _perf_marker(nodeid: str, marker: pytest.Mark) -> float | None:
     if marker.args:
         raise BadInput(f"{nodeid}: the perf marker takes no positional argument, found {marker.args[0]!r}")
-    if unknown := sorted(set(marker.kwargs) - {"tolerance", "extended", "advisory", *_NAMES}):
+    if unknown := sorted(set(marker.kwargs) - _KNOWN):
         raise BadInput(
             f"{nodeid}: the perf marker knows no {unknown[0]!r}; it takes metric='name[m={{m}}]', "
-            "stand_in='name_cpu', tolerance='3%', extended=True, advisory=True"
+            "stand_in='name_cpu', tolerance='3%', extended=True, advisory=True, load=function"
         )
     for flag in ("extended", "advisory"):
         if not isinstance(marker.kwargs.get(flag, False), bool):

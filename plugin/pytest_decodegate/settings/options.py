@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 MARKERS = (
     (
-        "perf(metric='name[m={m}]', stand_in='name_cpu', tolerance='3%', extended=True, advisory=True): a performance "
-        "test that a baseline gates; runs with -m perf. metric, stand_in: what it measures, with and without a GPU"
+        "perf(metric='name[m={m}]', stand_in='name_cpu', tolerance='3%', extended=True, advisory=True, load=f): a test "
+        "of performance that a baseline gates; runs with -m perf. metric, stand_in: what it measures, with and without "
+        "a GPU. load: a function of its parameters that gives the load of its server"
     ),
     "world_size(n, ...): numbers of ranks to run the test with, one GPU each where there are GPUs",
 )
