@@ -38,9 +38,10 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-record",
         nargs="?",
         const="missing",
-        metavar="missing|passed|all",
+        metavar="missing|gated|all",
         help="Record baselines: 'missing' records metrics that have none and gates the rest (the default when no "
-        "value is given); 'passed' does that too, and appends a session for each metric that stayed in its band; "
+        "value is given); 'gated' gates all and appends a session for each beside its verdict, for another host where "
+        "nothing changed; "
         "'all' appends a session for every metric and gates none",
     )
     group.addoption(

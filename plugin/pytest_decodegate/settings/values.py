@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..gang.options import Nodes
     from .stack import Stack
 
-Record = Literal["off", "missing", "passed", "all"]
+Record = Literal["off", "missing", "gated", "all"]
 
 AUTO = "auto"
 """The value of --perf-baseline that names its default: a stored stack is chosen. A file of this name is "./auto"."""
@@ -156,7 +156,7 @@ def record(text: str | None) -> Record:
 
     # An option with an optional value takes the next word, which may have been meant as a path.
     raise BadInput(
-        f"--perf-record: {text!r} is none of 'missing', 'passed', 'all'; write --perf-record=missing before a path"
+        f"--perf-record: {text!r} is none of 'missing', 'gated', 'all'; write --perf-record=missing before a path"
     )
 
 
