@@ -277,7 +277,7 @@ def small_slice(folder: Path) -> LocalModel:
 def answers(folder: Path, served: LocalModel) -> tuple[list[Pass], str]:
     """Three passes of a server's answers, and its log."""
     folder.mkdir()
-    with ServerLaunch(folder, {}, 400.0, lambda _: None)(served) as server:
+    with ServerLaunch(folder, {}, 400.0)(served).wait() as server:
         found = AnswerSource(server, prompts_for(server, None)).take(3)
         assert found.wrong is None
         return passes(found.replicates), server.log(0, server.log_size())
