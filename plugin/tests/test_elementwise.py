@@ -11,6 +11,8 @@ import wheels
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.workloads.ops.elementwise import add_rms_norm, rms_norm, scaled_add, silu_mul
+from pytest_decodegate.workloads.runtime import op as op_module
+from pytest_decodegate.workloads.runtime.op import PLACES
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -95,6 +97,21 @@ def test_a_norm_of_the_wrong_columns_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     assert "kv_a_norm: relative error" in (rms_norm("kv_a", 3).check() or "")
     with pytest.raises(BadInput, match="no part 'x' of the step; use one of q_a, kv_a"):
         rms_norm("x", 1)
+
+
+def test_norms_take_turns_on_places_of_rows_and_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+
+    def noted(_: Any, x: Any, weight: Any, *__: Any) -> None:
+        read.append((x.data_ptr(), weight.data_ptr()))
+
+    install(monkeypatch, rms_norm=noted)
+    monkeypatch.setattr(op_module, "calls_per_burst", lambda *_: 2 * PLACES)
+    made = rms_norm("kv_a", 3)
+    made.burst()
+    assert made.contract["places"] == PLACES
+    assert read[::2] == read[1::2]
+    assert len({x for x, _ in read}) == len({weight for _, weight in read}) == PLACES
 
 
 def test_a_sum_that_forgets_the_factor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

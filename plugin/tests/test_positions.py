@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_decodegate.workloads.kimi import KIMI_K25
+from pytest_decodegate.workloads.ops import positions
 from pytest_decodegate.workloads.ops.positions import draw_slots, embedding, rope, rotated, wrong_write
+from pytest_decodegate.workloads.runtime import op as op_module
+from pytest_decodegate.workloads.runtime.op import PLACES
 
 torch = pytest.importorskip("torch", reason="workloads run on torch")
 
@@ -49,6 +52,32 @@ def test_halves_instead_of_neighbours_and_wrong_places_are_seen(monkeypatch: pyt
     assert "relative error" in (rope(4).check() or "")
     install(monkeypatch, rotary_embedding=lambda p, q, k, *args: rotary_embedding(p, q, k.clone(), *args))
     assert "the key of rope: relative error" in (rope(4).check() or "")
+
+
+def test_calls_take_turns_on_places_of_all_that_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, ...]] = []
+
+    def noted(*args: Any) -> None:
+        read.append(tuple(arg.data_ptr() for arg in args if isinstance(arg, torch.Tensor)))
+
+    def write(latent: Any, key: Any, cache: Any, slots: Any, *_: Any) -> None:
+        cache.flatten(0, 1)[slots] = torch.cat([latent, key], dim=1)
+        noted(latent, key, slots)
+
+    def turn(*args: Any) -> None:
+        rotary_embedding(*args)
+        noted(*args)
+
+    install(monkeypatch, rotary_embedding=turn, concat_and_cache_mla=write)
+    monkeypatch.setattr(op_module, "calls_per_burst", lambda *_: 2 * PLACES)
+    monkeypatch.setattr(positions, "needs_gpu", lambda _: None)
+    for made, inputs in ((rope(4), 4), (positions.kv_write(4), 3)):
+        read.clear()
+        made.burst()
+        assert made.contract["places"] == PLACES
+        assert read[::2] == read[1::2]
+        assert [len(set(column)) for column in zip(*read, strict=True)] == [PLACES] * inputs
+        assert made.check() is None
 
 
 @given(st.integers(1, 5), st.integers(1, 3))

@@ -142,7 +142,7 @@ def test_an_older_formula_is_another_measurement_and_says_why() -> None:
     assert reason.startswith("contract.formula: 'tpot_client_v1' in the baseline, 'tpot_client_v2' now; the older one")
 
 
-@pytest.mark.parametrize("field", ["clock_version", "workload_version"])
+@pytest.mark.parametrize("field", ["clock_version", "workload_version", "places"])
 def test_another_way_of_timing_is_another_measurement_and_says_so(field: str) -> None:
     now = replace(MOE, contract={**MOE.contract, field: 2})
     judgement = judge(measured(now, 78e-6), selected(stored(MOE, 78e-6)))

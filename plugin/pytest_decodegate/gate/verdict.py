@@ -440,7 +440,7 @@ _WHAT_CHANGED = {
 }
 """Why two values of a field of the contract are two measurements, where the values do not say it."""
 
-_VERSIONS = ("contract.clock_version", "contract.workload_version")
+_VERSIONS = ("contract.clock_version", "contract.workload_version", "contract.places")
 _TIMED_ANEW = "; the code times it in another way since, by more than noise"
 
 

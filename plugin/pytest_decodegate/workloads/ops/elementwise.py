@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BadInput
 from ..kimi import BF16_BYTES, KIMI_K25
 from ..runtime.failures import explained
-from ..runtime.op import Op, device, normal, workload
+from ..runtime.op import PLACES, Op, device, normal, placed, workload
 from ..runtime.timing import Traffic, Workload, needs, relative_error, wrong_if_above
 from ..versions import workload_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...metric import Json
 
 ERROR_LIMIT = 1e-2
@@ -68,20 +70,22 @@ def _norm(x0: Any, residual0: Any, weight: Any, shapes: str, where: str) -> Op:
 def rms_norm(part: str, tokens: int, seed: int = 0) -> Workload:
     """RMSNorm(x) * weight by `ops.rms_norm`, of one part of what fused_qkv_a gives: bf16 [tokens, 1536 or 512].
 
-    part: "q_a" or "kv_a"; x is a view of rows that are 2112 long, as in the step. Raises BadInput for another.
+    part: "q_a" or "kv_a"; x is a view of rows that are 2112 long, as in the step, at PLACES places in turn, as is the
+    weight. Raises BadInput for another.
     """
     needs("vllm", "rms_norm")
     first, width = _norm_part(part)
     where = device()
     shapes = f"bf16 [{tokens}, {width}]"
-    x = normal(tokens, KIMI_K25.q_lora_rank + KIMI_K25.kv_row, where=where, seed=seed)[:, first : first + width]
+    rows = placed(normal(tokens, KIMI_K25.q_lora_rank + KIMI_K25.kv_row, where=where, seed=seed), PLACES)
+    inputs = [x[:, first : first + width] for x in rows]
     if where == "cpu":  # whose kernel takes whole rows only
-        x = x.contiguous()
+        inputs = [x.contiguous() for x in inputs]
 
-    weight = 1 + normal(width, where=where, seed=seed + 1, scale=0.1)
+    weights = placed(1 + normal(width, where=where, seed=seed + 1, scale=0.1), PLACES)
     with explained(f"{part}_norm", shapes):
         return workload(
-            _plain_norm(f"{part}_norm", x, weight, shapes, where),
+            _plain_norm(f"{part}_norm", inputs, weights, shapes, where),
             _contract("vllm.rms_norm", tokens, seed, [tokens, width]),
         )
 
@@ -95,12 +99,14 @@ def _norm_part(part: str) -> tuple[int, int]:
     return parts[part]
 
 
-def _plain_norm(name: str, x: Any, weight: Any, shapes: str, where: str) -> Op:
+def _plain_norm(name: str, inputs: Sequence[Any], weights: Sequence[Any], shapes: str, where: str) -> Op:
     import vllm._custom_ops as ops
 
-    def call(_: int) -> Any:
+    x, weight = inputs[0], weights[0]
+
+    def call(_: int, place: int) -> Any:
         output = x.new_empty(x.shape)
-        ops.rms_norm(output, x, weight, KIMI_K25.rms_norm_eps)
+        ops.rms_norm(output, inputs[place], weights[place], KIMI_K25.rms_norm_eps)
         return output
 
     def wrong(_: int, output: Any) -> str | None:
@@ -108,7 +114,7 @@ def _plain_norm(name: str, x: Any, weight: Any, shapes: str, where: str) -> Op:
         return _far(name, output, x.double() / root * weight.double())
 
     traffic = Traffic(bytes=(2 * x.numel() + weight.numel()) * BF16_BYTES, flops=4.0 * x.numel())
-    return Op(name, shapes, where, call, wrong, traffic)
+    return Op(name, shapes, where, call, wrong, traffic, places=len(inputs))
 
 
 def scaled_add(tokens: int, seed: int = 0) -> Workload:

@@ -32,7 +32,8 @@ LEAST_CALLS, MOST_CALLS = 4, 128
 PLACES = 8
 """Addresses that a small input takes in turn. All SMs read it, and where its few lines lie decides how long that takes:
 on two H200s dense_down[m=1] took 10.8 or 11.05 us, o_proj[m=1] 6.25 or 6.34, fused_qkv_a[m=1] 12.9 to 13.4, by the
-place of x alone, in every process another. The place of the output and of cuBLAS's workspace did nothing."""
+place of x alone, in every process another; rope[m=8] 1.76 to 1.85. The place of the output and of cuBLAS's workspace
+did nothing."""
 
 LEAST_STAY = 8
 """Calls in a row at one place: the first finds its input in memory, as no call of the step does."""
