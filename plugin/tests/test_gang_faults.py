@@ -62,6 +62,14 @@ class Crew:
         """Processes of ours with `command` in their command line."""
         return [pid for pid in processes.tagged(TAG, self.tag) if command in command_line(pid)]
 
+    def environment_of_guard(self) -> dict[str, str]:
+        """That of the guard which was just started: in the moment of its exec a process shows none."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while not (guards := self.pids("guard.py")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        return environment_of(guards[0])
+
     def pid_of_torchrun(self) -> int:
         (pid,) = [pid for pid in self.pids("torch.distributed.run") if "guard.py" not in command_line(pid)]
         return pid
@@ -658,7 +666,7 @@ def test_strangers_do_not_disturb_a_start_whose_key_is_in_no_environment_and_no_
     """One stays silent, one sends rubbish, one has another key; none is waited for."""
     gang = crew.gang()
     gang.spawn()
-    environment = environment_of(crew.pids("guard.py")[0])
+    environment = crew.environment_of_guard()
     address, key = environment[protocol.ADDRESS], Path(environment[protocol.KEY_FILE]).read_bytes()
     with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as rude:
         silent.connect(address)
@@ -681,7 +689,7 @@ def test_a_rank_that_never_connects_is_named(crew: Crew, tmp_path: Path) -> None
     gang = crew.gang({"PYTHON_EXEC": written(tmp_path / "python", script)}, start_seconds=15.0)
     waited: list[str] = []
     gang.spawn()
-    refused(environment_of(crew.pids("guard.py")[0])[protocol.ADDRESS])
+    refused(crew.environment_of_guard()[protocol.ADDRESS])
     with pytest.raises(RankHung, match=r"rank 1 did not connect within 15 s\n1 stranger was refused: "):
         gang.ready(waited.append)
 
