@@ -64,7 +64,7 @@ class Crew:
 
     def environment_of_guard(self) -> dict[str, str]:
         """That of the guard which was just started: in the moment of its exec a process shows none."""
-        deadline = time.monotonic() + DEATH_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while not (guards := self.pids("guard.py")) and time.monotonic() < deadline:
             time.sleep(0.01)
 
