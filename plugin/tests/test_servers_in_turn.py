@@ -229,7 +229,7 @@ def test_what_is_going_to_be_done_is_said_first() -> None:
     assert plan.startswith(
         "at least 3 pairs = 6 starts of about 1.0 min: 6 min and their windows, of 30 (--perf-budget)"
     )
-    assert "by the noise of other hosts they show +" in plan
+    assert "by the noise of other hosts these show +" in plan
 
 
 def test_the_starts_of_both_stacks_are_told_with_their_caches() -> None:

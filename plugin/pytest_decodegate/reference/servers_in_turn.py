@@ -348,9 +348,9 @@ class ServersInTurn:
         tolerance = DEFAULT_TOLERANCE["serving"]
         half = foreseen_half_width(NoiseClass("serving", "host", level), pairs)
         found = format_percent(surely_found(tolerance, -half, half))
-        shows = f"by the noise of other hosts they show {found}"
+        shows = f"by the noise of other hosts these show {found}"
         if candidate.start_seconds is None:
-            return f"at least {pairs} pairs of windows, which {shows}"
+            return f"at least {pairs} pairs of windows; {shows}"
 
         starts = pairs if self._servers.both else 2 * pairs
         two = " of two servers beside each other" if self._servers.both else ""

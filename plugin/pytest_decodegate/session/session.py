@@ -14,6 +14,7 @@ import pytest
 from _pytest.pathlib import bestrelpath
 
 from ..errors import BadInput, DecodegateError, ServerHung
+from ..gate.decision import named
 from ..gate.materiality import LIMIT, weighed
 from ..machine.cpu_load import CpuLoad
 from ..process.import_path import withheld
@@ -248,11 +249,20 @@ class PerfSession:
         missing = [*([lost] if lost else []), *self._withheld()]
         if settings.base is not None:
             pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
-            return [*missing, pairs]
+            return [*missing, pairs, *self._on_servers()]
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         expected = [*forecast(plan, self.recorder, self._expected), *self._time_for_open_metrics()]
         return [*missing, *expected, *in_the_way(self._leftovers(), cores)]
+
+    def _on_servers(self) -> list[str]:
+        """That one start serves several metrics, where servers are to be started."""
+        loads = [] if self.settings.attached else list(self._loads())
+        if len(loads) < 2:
+            return []
+
+        minutes = self.settings.budget_seconds / 60
+        return [f"{named(loads)}: on the same servers, for at most {minutes:.3g} min (--perf-budget)"]
 
     @property
     def _has_stand_in(self) -> bool:

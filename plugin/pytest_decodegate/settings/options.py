@@ -85,7 +85,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-budget",
         metavar="TIME",
         help="Time that the run may spend on metrics that are still open after their first look: 45m, 2h (default: "
-        "20m); with --perf-base, for the servers of one TPOT, which are started in turn (default: 30m)",
+        "20m); with --perf-base, for all servers of the run (default: 30m)",
     )
     group.addoption(
         "--perf-pin",
