@@ -68,6 +68,24 @@ def stored(pytester: pytest.Pytester) -> list[Path]:
     return sorted((pytester.path / "baselines").glob("*/*.json"))
 
 
+def test_a_slowdown_beside_stored_baselines_reaches_ranks_is_judged_and_told_where_it_reaches_nothing(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(GATED)
+    pytester.runpytest_subprocess(*RUN, "--perf-record", "-k", "same", "-q").assert_outcomes(passed=1, deselected=3)
+    asked = "--perf-candidate=env:DECODEGATE_SLOWDOWN=same=900%;sam=5%"
+    gated = pytester.runpytest_subprocess(*RUN, asked, "-k", "same")
+    gated.assert_outcomes(failed=1, deselected=3)
+    gated.stdout.fnmatch_lines(
+        [
+            "perf: slowed down on purpose: same by 900 %",
+            "same: REGRESSED: worse by more than the band of 25 %*",
+            "open: DECODEGATE_SLOWDOWN: 'sam' slowed nothing down*",
+            "answer: NO-GO: *",
+        ]
+    )
+
+
 def test_record_gate_and_catch_a_slowdown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that ranks may do to a metric in two runs, because a run's start costs more than what it measures."""
     monkeypatch.setenv("COLUMNS", "400")  # long lines stay whole

@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.reference.loaded import probe_loaded
 from pytest_decodegate.reference.unreached import Measured, unreached
+from pytest_decodegate.settings.settings import read_settings
 from pytest_decodegate.settings.stack import Stack, parse_stack
 
 GEMM, REDUCE = Measured("gemm[m=8]", 1), Measured("allreduce[world=2]", 2)
@@ -55,9 +57,41 @@ def test_what_is_no_slowdown_is_refused_with_the_stack() -> None:
         parse_stack(["env:DECODEGATE_SLOWDOWN=a=1"], "--base")
 
 
+@pytest.mark.parametrize("stacks", [(), ("--perf-base=this",), ("--perf-base=same",), ("--perf-candidate=env:A=1",)])
+def test_a_slowdown_in_the_environment_that_no_stack_carries_is_a_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, stacks: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("DECODEGATE_SLOWDOWN", "marlin*=3%")
+    result = pytester.runpytest_inprocess("-m", "perf", *stacks)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    asked = "'env:DECODEGATE_SLOWDOWN=marlin*=3%'"
+    told = "ERROR: DECODEGATE_SLOWDOWN=marlin*=3% in the environment slows nothing down: "
+    (line,) = [line for line in result.errlines if line.startswith(told)]
+    assert line.endswith(f"unset it, or give `--perf-candidate {asked}` (or `decodegate upgrade --candidate {asked}`)")
+
+
+def test_a_slowdown_in_the_environment_disturbs_no_stack_that_carries_one_and_no_run_that_measures_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODEGATE_SLOWDOWN", "gemm=9%")
+    carries = "--perf-candidate=env:DECODEGATE_SLOWDOWN=marlin*=3%"
+    (slowdown,) = read_settings(pytester.parseconfigure(carries)).stack.slowdowns
+    assert str(slowdown) == "marlin* by 3 %"
+    assert probe_loaded(Stack(), ["DECODEGATE_SLOWDOWN"], import_path=()).env == {"DECODEGATE_SLOWDOWN": None}
+    pytester.makepyfile("def test_plain(): pass")
+    assert pytester.runpytest_inprocess().ret == pytest.ExitCode.OK
+
+
+def test_what_is_slowed_down_on_purpose_is_never_recorded(pytester: pytest.Pytester) -> None:
+    told = "--perf-record: DECODEGATE_SLOWDOWN of --perf-candidate slows metrics down"
+    with pytest.raises(pytest.UsageError, match=told):
+        pytester.parseconfigure("--perf-candidate=env:DECODEGATE_SLOWDOWN=marlin*=3%", "--perf-record=gated")
+
+
 @pytest.mark.parametrize(("stop_early", "is_told"), [((), True), (("-x",), False)])
+@pytest.mark.parametrize("against", [("--perf-base=this",), ()])
 def test_the_end_of_a_run_says_so_if_every_test_was_begun(
-    pytester: pytest.Pytester, stop_early: tuple[str, ...], is_told: bool
+    pytester: pytest.Pytester, against: tuple[str, ...], stop_early: tuple[str, ...], is_told: bool
 ) -> None:
     pytester.makepyfile(
         """
@@ -72,7 +106,7 @@ def test_the_end_of_a_run_says_so_if_every_test_was_begun(
             pytest.skip("needs eight GPUs")
         """
     )
-    stacks = ("--perf-base=this", "--perf-candidate=env:DECODEGATE_SLOWDOWN=marlim*=5%")
+    stacks = (*against, "--perf-candidate=env:DECODEGATE_SLOWDOWN=marlim*=5%")
     result = pytester.runpytest_inprocess("-m", "perf", *stacks, "--perf-report=report", *stop_early)
     *_, end, _ = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
     missed = "DECODEGATE_SLOWDOWN: 'marlim*' slowed nothing down, *; metrics measured: none; *"

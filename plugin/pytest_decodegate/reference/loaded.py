@@ -15,7 +15,7 @@ from ..machine.fingerprint import provenance
 from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED, agree, probe, same_file, variables
 from ..redaction import redact_value
-from ..resources.probe import probe_python
+from ..resources.probe import probe_environment, probe_python
 from ..serving.command import gpus_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def probe_loaded(
     """
     environment = stack.environment()
     facts = probe_python(stack.python or python, environment, PROBE_SECONDS, import_path)
-    seen = {**os.environ, **environment}
+    seen = probe_environment(environment)
     return Loaded(facts, {name: seen.get(name) for name in names})
 
 

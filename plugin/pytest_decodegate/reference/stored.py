@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..gate.bands import LOOKS
@@ -15,6 +15,7 @@ from ..measure.beside_tpot import KeptWindows, SameWindows
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
 from .settling import Settling, SettlingRules, TimeBudget
+from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     from ..baseline.selection import Selection
@@ -53,6 +54,7 @@ class StoredReference:
     budget: TimeBudget
     progress: Progress
     material: Callable[[Judgement], Judgement]
+    _measured: list[Measured] = field(default_factory=list)
 
     def measure(self, work: GangWork) -> Judged:
         """See Reference: on as many fresh gangs as the verdict needs, twice --perf-replicates alive at once."""
@@ -62,12 +64,15 @@ class StoredReference:
             return self.sources.gangs(work.metric.name, bench, work.workload, work.params, work.plan)
 
         with GangWaves(start, lambda: self.gangs.close(work.world_size), 2 * self.settings.replicates) as source:
-            return self._judged(
+            judged = self._judged(
                 work.metric,
                 source,
                 lambda: self.provenances.of_ranks(work.metric.kind, work.world_size),
                 work.world_size,
             )
+
+        self._measured.append(Measured(work.metric.name, work.world_size))
+        return judged
 
     def measure_tpot(self, work: ServerWork) -> Judged:
         """See Reference: windows on the server, or on a start for each with --perf-server-restarts."""
@@ -80,13 +85,17 @@ class StoredReference:
             self._judged(metric, SameWindows(windows, quantity), lambda: self.provenances.of(work.server))
             for metric, quantity in work.beside
         )
-        return replace(judged, beside=tuple(beside))
+        judged = replace(judged, beside=tuple(beside))
+        self._measured.extend(Measured(each.judgement.metric.name, 0) for each in (judged, *judged.beside))
+        return judged
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """See Reference."""
         wrong = self.canary.problem(work.server)
         source = self.sources.sweep(work.metric.name, work.server, work.load, most=most, wrong=wrong)
-        return self._judged(work.metric, source, lambda: self.provenances.of(work.server))
+        judged = self._judged(work.metric, source, lambda: self.provenances.of(work.server))
+        self._measured.append(Measured(work.metric.name, 0))
+        return judged
 
     def measure_quality(self, metric: Metric, server: Server) -> Judged:
         """See Reference: against the baseline's answers, which agree among themselves only so far."""
@@ -119,8 +128,8 @@ class StoredReference:
         return self.gangs.output()
 
     def problem(self) -> str | None:
-        """See Reference: nothing beyond the verdicts."""
-        return None
+        """See Reference: which slowdown of the stack under test reached no metric."""
+        return unreached([self.settings.stack], self._measured)
 
     def ended(self) -> None:
         """See Reference: each verdict has named its baseline."""

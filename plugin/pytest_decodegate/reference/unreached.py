@@ -1,4 +1,4 @@
-"""Slowdowns that two stacks ask for and that reach no metric of the run: a GO would say that the gate missed them."""
+"""Slowdowns that stacks ask for and that reach no metric of the run: a GO would say that the gate missed them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
+from ..workloads.runtime.slowdown import VARIABLE, Slowdown
 
 if TYPE_CHECKING:
     from ..settings.stack import Stack
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A metric that was judged on both stacks. ranks: of each of its gangs; 0 for a metric of servers."""
+    """A metric that was judged. ranks: of each of its gangs; 0 for a metric of servers."""
 
     metric: str
     ranks: int
@@ -44,6 +44,6 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
 
 def _missed(stacks: Sequence[Stack], measured: Collection[Measured]) -> Iterator[str]:
     for stack in stacks:
-        for slowdown in read_slowdowns(dict(stack.env).get(VARIABLE, "")):
+        for slowdown in stack.slowdowns:
             if not any(each.is_reached_by(slowdown) for each in measured):
                 yield repr(slowdown.pattern) + ("" if slowdown.rank is None else f" in rank {slowdown.rank}")

@@ -43,7 +43,7 @@ def ask_python(
     folder = private_folders.make("decodegate-", tempfile.gettempdir())
     try:
         imports = import_variables(python, import_path, [import_folder(folder)])
-        own = {**scrubbed(os.environ), **environment, **imports}
+        own = {**probe_environment(environment), **imports}
         done = _run([python, "-c", _code(question)], own, seconds)
     finally:
         private_folders.remove(folder)
@@ -54,6 +54,11 @@ def ask_python(
 
     facts: dict[str, Json] = json.loads(lines[-1])
     return facts
+
+
+def probe_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a process that is asked finds in its environment, `environment` on top of what it gets of ours."""
+    return {**scrubbed(os.environ), **environment}
 
 
 def _code(question: str) -> str:

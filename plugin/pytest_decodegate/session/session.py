@@ -253,7 +253,8 @@ class PerfSession:
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         expected = [*forecast(plan, self.recorder, self._expected), *self._time_for_open_metrics()]
-        return [*missing, *expected, *in_the_way(self._leftovers(), cores)]
+        slower = [f"slowed down on purpose: {slowdown}" for slowdown in settings.stack.slowdowns]
+        return [*missing, *slower, *expected, *in_the_way(self._leftovers(), cores)]
 
     def _on_servers(self) -> list[str]:
         """That one start serves several metrics, where servers are to be started."""

@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..gang import protocol
 from ..printable import printable
 from ..redaction import redact_value
-from ..workloads.runtime.slowdown import VARIABLE, read_slowdowns
+from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
 
 if TYPE_CHECKING:
     from ..gang.options import GangOptions
@@ -60,6 +60,11 @@ class Stack:
     nccl: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     server: str | None = None
+
+    @property
+    def slowdowns(self) -> tuple[Slowdown, ...]:
+        """What it slows down on purpose."""
+        return read_slowdowns(dict(self.env).get(VARIABLE, ""))
 
     @property
     def parts(self) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from ..errors import BadInput
 from ..process.import_path import inherited
+from ..workloads.runtime.slowdown import VARIABLE as SLOWDOWN
 
 if TYPE_CHECKING:
     import pytest
@@ -72,6 +73,12 @@ def stacks(config: pytest.Config, given: tuple[Stack, Stack] | None) -> tuple[St
 
     stack = given[1] if given else parse_stack(texts, "--perf-candidate")
     if not (given or against):
+        _refuse_slowdown_of_nobody([stack])
+        if stack.slowdowns and config.getoption("--perf-record") is not None:
+            raise BadInput(
+                f"--perf-record: {SLOWDOWN} of --perf-candidate slows metrics down on purpose, and what is recorded is "
+                "what later runs are compared with; leave one of them out"
+            )
         if stack.server:
             raise BadInput(f"--perf-candidate: server={stack.server} is for two stacks; alone it is --perf-server URL")
         if stack.python is not None:
@@ -90,10 +97,25 @@ def stacks(config: pytest.Config, given: tuple[Stack, Stack] | None) -> tuple[St
 
     same = against == [SAME]
     base = given[0] if given else stack if same else parse_stack(against, "--perf-base")
+    _refuse_slowdown_of_nobody([stack, base])
     check_servers(base, stack, same=same, launches=config.getoption("--perf-launch") is not None)
     check_ranks(stack, "--perf-candidate", import_path(config))
     check_ranks(base, "--perf-base", import_path(config))
     return stack, base
+
+
+def _refuse_slowdown_of_nobody(stacks: Sequence[Stack], environ: Mapping[str, str] = os.environ) -> None:
+    """Raise BadInput for a slowdown in the environment of pytest itself that none of `stacks` carries.
+
+    Ranks and servers get no variable of this plugin from there, so a run would pass and look as if it had missed it.
+    """
+    value = environ.get(SLOWDOWN)
+    if value and not any(stack.slowdowns for stack in stacks):
+        asked = shlex.quote(f"env:{SLOWDOWN}={value}")
+        raise BadInput(
+            f"{SLOWDOWN}={value} in the environment slows nothing down: ranks and servers get it from a stack only; "
+            f"unset it, or give `--perf-candidate {asked}` (or `decodegate upgrade --candidate {asked}`)"
+        )
 
 
 def pins(text: str | None) -> dict[str, str]:

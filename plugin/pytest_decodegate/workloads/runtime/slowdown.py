@@ -41,6 +41,9 @@ class Slowdown:
     fraction: float
     rank: int | None
 
+    def __str__(self) -> str:
+        return f"{self.pattern} by {100 * self.fraction:.3g} %" + ("" if self.rank is None else f" in rank {self.rank}")
+
     def matches(self, metric: str) -> bool:
         """Whether `metric` is slowed down."""
         return fnmatch.fnmatchcase(metric, literal_brackets(self.pattern))
