@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -26,6 +27,8 @@ from pytest_decodegate.gate.pairs import (
     pairs_that_settle,
 )
 from pytest_decodegate.gate.stats.looks import POCOCK_ALPHA, planned_looks
+from pytest_decodegate.gate.stats.noise import Variance
+from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.stats.rules import decide, surely_found
 from pytest_decodegate.gate.stats.student import t_upper_tail
 from pytest_decodegate.gate.stats.together import settled, uphold
@@ -87,6 +90,39 @@ def test_a_small_p_lies_above_zero(differences: list[float], looks: int) -> None
     comparison = PairedComparison(tuple(differences), looks)
     assume(abs(comparison.lo) > 1e-9)  # at the very edge digits decide
     assert comparison.p_worse >= 0.025 or comparison.lo > 0
+
+
+@given(log_differences, st.floats(1e-6, 1e-2), st.floats(0.5, 50))
+def test_what_is_known_of_pairs_elsewhere_counts_like_so_many_pairs_more(
+    differences: list[float], variance: float, df: float
+) -> None:
+    """Smyth's moderated t: the variance is the mean of both, weighed by their degrees of freedom, which add up."""
+    comparison = PairedComparison(tuple(differences), 3, Variance(variance, df))
+    count = len(differences)
+    pooled = (df * variance + (count - 1) * float(np.var(differences, ddof=1))) / (df + count - 1)
+    half = float(stats.t.ppf(1 - POCOCK_ALPHA[3] / 2, df + count - 1)) * math.sqrt(pooled / count)
+    assert comparison.half_width == pytest.approx(half, rel=1e-6)
+    nominal = float(stats.t.sf(comparison.change / math.sqrt(pooled / count), df + count - 1))
+    assert comparison.p_worse == pytest.approx(min(1.0, 3 * nominal), abs=1e-6)
+
+
+def test_pairs_of_server_starts_alone_know_how_starts_differ_elsewhere() -> None:
+    serving = Metric.of("tpot[c=1]", "serving")
+    starts = [replace(measurement(1.0, 1.001, 1.0, metric=serving), level=level) for level in ("server", "window")]
+    server, window = (compare_pairs(each, each, 3) for each in starts)
+    assert server.prior.df == recorded(NoiseClass("serving", "host", "server")).process_df
+    assert window.prior.df == 0
+    assert 0 < server.half_width < 0.02, "pairs that happen to agree are no proof of perfect starts"
+    assert window.half_width == 0
+
+
+@pytest.mark.parametrize("pair_sd", [0.003, 0.007, 0.02])
+def test_three_pairs_alarm_no_more_often_than_planned_whatever_starts_do_here(pair_sd: float) -> None:
+    """A host whose starts differ by as much as elsewhere, by half of it, and by three times as much."""
+    prior = Variance(2 * 0.005**2, 1.0)
+    drawn = np.random.default_rng(1).normal(0.0, pair_sd, (4000, 3))
+    alarms = sum(decide(PairedComparison(tuple(pairs), 1, prior), 0.001) == "REGRESSED" for pairs in drawn.tolist())
+    assert alarms / len(drawn) < (0.025 if pair_sd <= 0.007 else 0.06)
 
 
 @given(st.floats(-30, 30), st.floats(0.5, 300))

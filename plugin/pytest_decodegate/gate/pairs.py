@@ -23,7 +23,8 @@ from .evidence.apart import apart_findings, places
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
 from .stats.looks import POCOCK_ALPHA
-from .stats.recorded import NoiseClass, recorded
+from .stats.noise import Variance
+from .stats.recorded import NoiseClass, noise_class, recorded
 from .stats.rules import Settlement, decide, worse_logs
 from .stats.student import t_quantile, t_upper_tail
 from .verdict import (
@@ -49,15 +50,21 @@ MOST_FORESEEN = 100
 """Pairs up to which it is foreseen whether more would settle an open verdict."""
 
 
+NO_PRIOR = Variance(0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
     """Log differences of pairs, candidate minus base, + is worse. looks: planned in all, a key of POCOCK_ALPHA.
 
-    half_width: half of the interval, Student's t over pairs.
+    prior: the variance of a pair elsewhere, with its weight in degrees of freedom; of none there is no weight.
+    half_width: half of the interval, Student's t over pairs, whose variance is drawn towards the prior (Smyth, "Linear
+    models and empirical Bayes methods", SAGMB 3(1), 2004).
     """
 
     differences: tuple[float, ...]
     looks: int
+    prior: Variance = NO_PRIOR
     change: float = field(init=False)
     half_width: float = field(init=False)
 
@@ -93,7 +100,7 @@ class PairedComparison:
     @property
     def error(self) -> float:
         """Standard error of the change."""
-        return self.pair_sd / math.sqrt(len(self.differences))
+        return math.sqrt(_variance(self, len(self.differences)).value / len(self.differences))
 
     @property
     def p_worse(self) -> float:
@@ -105,7 +112,8 @@ class PairedComparison:
         if self.error == 0:
             return 0.0 if self.change > 0 else 1.0
 
-        return min(1.0, self.looks * t_upper_tail(self.change / self.error, len(self.differences) - 1))
+        df = _variance(self, len(self.differences)).df
+        return min(1.0, self.looks * t_upper_tail(self.change / self.error, df))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,17 @@ def compare_pairs(base: Measurement, candidate: Measurement, looks: int) -> Pair
     """Compare the i-th replicate of both sides, for each i; `looks` are planned in all, a key of POCOCK_ALPHA."""
     better = candidate.metric.better
     sides = worse_logs(base.values, better), worse_logs(candidate.values, better)
-    return PairedComparison(tuple(new - old for old, new in zip(*sides, strict=True)), looks)
+    differences = tuple(new - old for old, new in zip(*sides, strict=True))
+    return PairedComparison(differences, looks, _prior(noise_class(candidate.metric, candidate.level)))
+
+
+def _prior(noise: NoiseClass) -> Variance:
+    """What is known of a pair before any was measured, where pairs are so dear that there are few: of server starts."""
+    if noise.level != "server":
+        return NO_PRIOR
+
+    known = recorded(noise)
+    return Variance(2 * known.process_sd**2, known.process_df)
 
 
 def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> Judgement:
@@ -276,8 +294,16 @@ def pairs_that_settle(comparison: PairedComparison, tolerance: float) -> int | N
 def foreseen_half_width(noise: NoiseClass, pairs: int) -> float:
     """Half of the interval of so many pairs at their first look, where processes scatter as they did elsewhere."""
     pair_sd = math.sqrt(2) * recorded(noise).process_sd
-    return t_quantile(1 - POCOCK_ALPHA[PLANNED_LOOKS] / 2, pairs - 1) * pair_sd / math.sqrt(pairs)
+    df = pairs - 1 + _prior(noise).df
+    return t_quantile(1 - POCOCK_ALPHA[PLANNED_LOOKS] / 2, df) * pair_sd / math.sqrt(pairs)
 
 
 def _half_width(comparison: PairedComparison, pairs: int) -> float:
-    return t_quantile(1 - comparison.alpha / 2, pairs - 1) * comparison.pair_sd / math.sqrt(pairs)
+    value, df = _variance(comparison, pairs)
+    return t_quantile(1 - comparison.alpha / 2, df) * math.sqrt(value / pairs)
+
+
+def _variance(comparison: PairedComparison, pairs: int) -> Variance:
+    """Of one pair, had there been so many that scatter as these do, and its degrees of freedom."""
+    prior, df = comparison.prior, comparison.prior.df + pairs - 1
+    return Variance((prior.df * prior.value + (pairs - 1) * comparison.pair_sd**2) / df, df)
