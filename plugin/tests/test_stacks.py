@@ -95,8 +95,15 @@ def test_a_venv_is_as_good_as_its_python_and_is_not_resolved(tmp_path: Path) -> 
         ("env:CUDA_VISIBLE_DEVICES=1", "both stacks must run on the same GPUs"),
         ("env:DECODEGATE_ADDRESS=1", "it belongs to the gang"),
         ("env:A=1,env:A=2", "env:A is given twice, as '1' and '2'"),
-        ("vllm=0.26.0", "vllm=0.26.0 needs an environment of its own, which `decodegate upgrade` makes"),
-        ("vllm=0.26.0,python=/x", "vllm=0.26.0 stands for a Python of its own"),
+        ("tp=two", "tp=two is no number of GPUs; write for example tp=2"),
+        ("tp=0", "tp=0 is no number of GPUs"),
+        ("model=", "'model=' in 'model=' names nothing"),
+        ("flag:max-num-seqs=64", "'max-num-seqs=64' is no flag of vLLM; write for example --max-num-seqs=64"),
+        ("flag:--port=80", "--port cannot be part of a stack"),
+        ("flag:--seed=1,flag:--seed=2", "--seed is given twice, as --seed=1 and --seed=2"),
+        ("flag:--async-scheduling,flag:--no-async-scheduling", "given twice, as --async-scheduling and --no-async-sch"),
+        ("tp=2,flag:-tp=4", "--tensor-parallel-size is given twice"),
+        ("server=http://a:1,tp=2", "leave out flag:--tensor-parallel-size"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(text: str, message: str) -> None:
@@ -127,7 +134,33 @@ def test_nccl_sets_the_preload_itself(nccl: Path) -> None:
 
 def test_vllm_is_a_python_where_environments_can_be_made() -> None:
     stack = parse_stack(["vllm==0.26.0"], OPTION, lambda version: f"/cache/{version}/bin/python")
-    assert stack.python == "/cache/0.26.0/bin/python"
+    assert (stack.python, stack.vllm) == ("/cache/0.26.0/bin/python", "0.26.0")
+    given = parse_stack([f"vllm=0.26.0,python={sys.executable}"], OPTION, lambda version: pytest.fail("made one"))
+    assert (given.python, given.vllm) == (sys.executable, "0.26.0")
+    assert parsed("vllm=0.26.0") == Stack(vllm="0.26.0"), "without a maker of environments it is this Python's"
+
+
+def test_what_servers_are_told_comes_back_and_is_no_matter_of_ranks() -> None:
+    told = 'flag:--max-num-seqs=64,model=org/kimi,tp=2,flag:--enforce-eager,flag:-cc={"mode": 0, "x": [1,2]}'
+    stack = parsed(told, "env:A=1")
+    assert stack.model == "org/kimi"
+    assert dict(stack.flags) == {
+        "compilation-config": '{"mode": 0, "x": [1,2]}',
+        "enforce-eager": True,
+        "max-num-seqs": "64",
+        "tensor-parallel-size": "2",
+    }
+    assert parsed(str(stack)) == stack
+    assert stack.of_ranks == Stack(env=(("A", "1"),))
+    assert stack.of_ranks.of_servers == ()
+    assert stack.of_servers[:2] == ("model=org/kimi", 'flag:--compilation-config={"mode": 0, "x": [1,2]}')
+    assert "hf-mine" not in f"{parsed('flag:--hf-token=hf-mine')} {parsed('flag:--hf-token=hf-mine').of_servers}"
+
+
+def test_a_model_in_a_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kimi").mkdir()
+    assert parsed("model=kimi").model == str(tmp_path / "kimi")
 
 
 def test_a_preloaded_nccl_comes_first_and_is_vllms_copy_too() -> None:
@@ -152,6 +185,8 @@ def test_what_two_stacks_declare_is_what_perf_change_understands() -> None:
         == parse_declared("python,torch,cuda,vllm,nccl,env:A,env:LD_PRELOAD,env:VLLM_NCCL_SO_PATH")
     )
     assert declared(base, base) == frozenset()
+    told = Stack(model="m", flags=(("enforce-eager", True), ("seed", "1"))), Stack(flags=(("seed", "2"),))
+    assert declared(*told) == parse_declared("model,flag:enforce-eager,flag:seed")
     assert describe((base, base)) == "base and candidate: env:A=1,env:B=2"
 
 

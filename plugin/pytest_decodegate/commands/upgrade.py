@@ -15,7 +15,10 @@ from .two_stacks import measured
 if TYPE_CHECKING:
     from ..report.screen import About
 
-_STACK_HELP = "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, several joined by commas, or server=URL for both"
+_STACK_HELP = (
+    "python=PATH, nccl=PATH, vllm=VERSION, env:NAME=VALUE, flag:--NAME=VALUE, tp=N, model=PATH_OR_NAME, several joined "
+    "by commas, or server=URL for both"
+)
 
 
 def add(commands: Any) -> None:

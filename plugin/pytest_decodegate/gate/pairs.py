@@ -9,7 +9,7 @@ each is judged at Pocock's level, so that stopping early costs no false alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
@@ -22,6 +22,7 @@ from .evidence import speculation
 from .evidence.apart import apart_findings, places
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import LEAST_REPLICATES, broken_rules, drift_between
+from .published import MODEL
 from .stats.looks import POCOCK_ALPHA
 from .stats.noise import Variance
 from .stats.recorded import NoiseClass, noise_class, recorded
@@ -180,7 +181,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), base, candidate, looks)
 
     stored = _as_stored(base.measurement)
-    another = tuple(identity_differences(stored, judgement.metric, judgement.basis.level))
+    another = tuple(_not_declared(identity_differences(stored, judgement.metric, judgement.basis.level), contrast))
     swaps = swap_findings(filter(is_swap, another))
     contrast, free = _that_counts(contrast, judgement.metric)
     judgement = replace(judgement, notes=(*swaps, *judgement.notes), differences=contrast.differences, harmless=free)
@@ -195,6 +196,12 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     judgement = replace(judgement, changed=tuple(map(str, contrast.differences)))
     sides = base.measurement, candidate.measurement
     return with_apart(_weighed(judgement, *sides), lambda: _weighed(judgement, *_rest(*sides)))
+
+
+def _not_declared(another: Iterable[Difference], contrast: Contrast) -> Iterator[Difference]:
+    """Fields that make it another measurement, without the model where that is what differs on purpose."""
+    on_purpose = {each.field for each in contrast.differences if each not in contrast.undeclared}
+    return (each for each in another if not (each.field == MODEL and "model" in on_purpose))
 
 
 def _rest(base: Measurement, candidate: Measurement) -> tuple[Measurement, Measurement]:

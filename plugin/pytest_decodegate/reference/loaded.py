@@ -16,7 +16,7 @@ from ..machine.provenance import ABSENT, Difference
 from ..machine.stack import REPORTED, agree, probe, same_file, variables
 from ..redaction import redact_value
 from ..resources.probe import probe_environment, probe_python
-from ..serving.command import gpus_of
+from ..serving.flags import flag_words, stored_flags
 
 if TYPE_CHECKING:
     from ..machine.fingerprint import Fingerprint
@@ -75,9 +75,19 @@ def of_engines(probed: Loaded, server: Mapping[str, Json]) -> Loaded:
     return replace(probed, facts={**kept, "nccl": logged})
 
 
-def provenance_of(fingerprint: Fingerprint, stack: Stack, loaded: Loaded) -> Provenance:
-    """Machine and stack of what runs `stack` on the machine of `fingerprint`."""
-    return provenance(fingerprint, loaded.facts, {**os.environ, **stack.environment()})
+def provenance_of(
+    fingerprint: Fingerprint, stack: Stack, loaded: Loaded, flags: Mapping[str, Json] | None = None
+) -> Provenance:
+    """Machine and stack of what runs `stack` on the machine of `fingerprint`. flags: of a server, from `flags_of`."""
+    return provenance(fingerprint, {**loaded.facts, **(flags or {})}, {**os.environ, **stack.environment()})
+
+
+def flags_of(settings: Settings, stack: Stack) -> dict[str, Json]:
+    """The flags of a server of ours that runs `stack`, for its provenance; those of the suite's own model are its own.
+
+    Which ranks a server has is of the machine that it runs on; where the user says it, it is a flag as well.
+    """
+    return stored_flags([*(settings.launched(stack) or ()), *flag_words(dict(stack.flags))])
 
 
 class ProvenanceReader:
@@ -103,8 +113,11 @@ class ProvenanceReader:
 
         Without a world size it is a server of ours that is meant, before or after its start.
         """
-        part = self._of_launched if world_size is None else self._part(None, world_size)
-        return provenance_of(part, self._settings.stack, self._probed)
+        stack = self._settings.stack
+        if world_size is None:
+            return provenance_of(self._of_launched, stack, self._probed, flags_of(self._settings, stack))
+
+        return provenance_of(self._part(None, world_size), stack, self._probed)
 
     def of(self, server: Server) -> Provenance:
         """Of a server, on the GPUs that it uses: this Python's if it was launched, its own word if it was attached."""
@@ -113,7 +126,8 @@ class ProvenanceReader:
         if server.attached:
             return provenance(part, server.stack(), {})
 
-        return provenance_of(part, self._settings.stack, of_engines(self._probed, facts))
+        stack = self._settings.stack
+        return provenance_of(part, stack, of_engines(self._probed, facts), flags_of(self._settings, stack))
 
     @cached_property
     def _of_ranks(self) -> Loaded:
@@ -130,8 +144,8 @@ class ProvenanceReader:
     @property
     def _of_launched(self) -> Fingerprint:
         """What a server of ours will run on: the user's says so, the suite's own takes all GPUs."""
-        words = self._settings.serve
-        return self._hardware.fingerprint.part(self._all_gpus if words is None else gpus_of(words))
+        settings = self._settings
+        return self._hardware.fingerprint.part(settings.gpus_of_server(settings.stack, self._all_gpus))
 
     def _part(self, kind: Kind | None, world_size: int | None) -> Fingerprint:
         """A GPU for each rank of this node; the CPU for a metric of the CPU."""

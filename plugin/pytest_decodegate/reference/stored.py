@@ -15,7 +15,7 @@ from ..measure.beside_tpot import KeptWindows, SameWindows
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
 from .settling import Settling, SettlingRules, TimeBudget
-from .unreached import Measured, unreached
+from .unreached import Measured, unreached, untold
 
 if TYPE_CHECKING:
     from ..baseline.selection import Selection
@@ -128,8 +128,9 @@ class StoredReference:
         return self.gangs.output()
 
     def problem(self) -> str | None:
-        """See Reference: which slowdown of the stack under test reached no metric."""
-        return unreached([self.settings.stack], self._measured)
+        """See Reference: which slowdown of the stack under test reached no metric, or what servers alone are told."""
+        stacks = [self.settings.stack]
+        return unreached(stacks, self._measured) or untold(stacks, served=self.servers.wanted)
 
     def ended(self) -> None:
         """See Reference: each verdict has named its baseline."""

@@ -12,11 +12,11 @@ import pytest
 
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
-from ..measure.paired_source import SIDES, SideName, StackFailed
+from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..resources.beside import ServersBeside
 from .protocol import GangWork, Judged, ServerWork
 from .servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
-from .unreached import Measured, unreached
+from .unreached import Measured, unreached, untold
 
 if TYPE_CHECKING:
     from ..cause import Finding
@@ -84,6 +84,7 @@ class TwoStacks:
         if self._attached is not None:
             self._attached.skip_ranks()
 
+        self._contrasts.skip_ranks()
         with self._telling_the_base(work.metric):
             judged = self._ranks.measure(work)
 
@@ -107,10 +108,10 @@ class TwoStacks:
         first = settings.replicates if self._attached is not None else LEAST_PAIRS  # windows are cheap, starts are not
         budget = Budget(first, settings.max_replicates, settings.budget_seconds, self._metrics())
         servers = self._running_already(self._attached) if self._attached is not None else self._launched()
-        return ServersInTurn(servers, self._contrasts.any, budget, self._loads(), self._progress.say)
+        return ServersInTurn(servers, self._contrasts.of_what_serves, budget, self._loads(), self._progress.say)
 
     def _running_already(self, attached: AttachedServers) -> Servers:
-        notes = attached.notes(self._contrasts.any)
+        notes = attached.notes(self._contrasts.of_what_serves)
         sources = self._sources
         return Servers(attached.server, sources.windows, sources.answers, runs, level="window", notes=notes)
 
@@ -118,15 +119,26 @@ class TwoStacks:
         stacks = dict(zip(SIDES, self._contrasts.stacks, strict=True))
 
         def fresh(side: SideName) -> Server:
-            return self._servers.fresh(stacks[side])
+            return self._contrasts.read_back(side, self._servers.fresh(stacks[side]))
 
         both = None
         if self._servers.fit_beside(self._contrasts.stacks):
             self._beside = ServersBeside(self._servers, stacks, self._hardware, self._progress)
-            both = self._beside.start
+            both = self._both(self._beside)
 
         sources = self._sources
         return Servers(fresh, sources.windows, sources.answers, runs, both, loaded=self._contrasts.loaded)
+
+    def _both(self, beside: ServersBeside) -> Callable[[bool], Mapping[SideName, Server]]:
+        def start(swapped: bool) -> Mapping[SideName, Server]:
+            servers = beside.start(swapped)
+            for side, server in servers.items():
+                with blamed(side):
+                    self._contrasts.read_back(side, server)
+
+            return servers
+
+        return start
 
     def measure_plateau(self, work: ServerWork, most: int) -> NoReturn:
         """See Reference: skips."""
@@ -175,8 +187,9 @@ class TwoStacks:
         return [*self._ranks.output(), *(self._beside.output() if self._beside else ())]
 
     def problem(self) -> str | None:
-        """See Reference: which slowdown of a stack reached no metric."""
-        return unreached(self._contrasts.stacks, self._measured)
+        """See Reference: which slowdown of a stack reached no metric, or what servers were told that none heard."""
+        stacks = self._contrasts.stacks
+        return unreached(stacks, self._measured) or untold(stacks, served=self._servers.wanted)
 
     def ended(self) -> None:
         """See Reference: says which stacks the run had."""

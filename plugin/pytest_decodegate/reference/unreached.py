@@ -1,4 +1,7 @@
-"""Slowdowns that stacks ask for and that reach no metric of the run: a GO would say that the gate missed them."""
+"""What stacks ask for and what reaches no metric of the run: a GO would say that it does nothing.
+
+Slowdowns, which the gate would seem to have missed, and what servers are told.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,18 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
     return (
         f"{VARIABLE}: {' and '.join(missed)} slowed nothing down, so nothing was seen of what it does; metrics "
         f"measured: {names}; correct the pattern, or select a test that measures what it names"
+    )
+
+
+def untold(stacks: Sequence[Stack], *, served: bool) -> str | None:
+    """Why a run proves nothing of what its stacks tell servers; None if a server was started, or nothing is told."""
+    words = list(dict.fromkeys(word for stack in stacks for word in stack.of_servers))
+    if served or not words:
+        return None
+
+    return (
+        f"{' and '.join(words)}: only servers are told that, and none was started, so what it does was not seen; "
+        "select a test that measures a server, such as tpot"
     )
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..cause import Cause, Finding
@@ -13,7 +14,7 @@ from ..errors import BadInput, ServerError, ServerHung
 from ..printable import printable_lines
 from ..process.import_path import VARIABLE, path_for
 from ..redaction import redact_text
-from ..serving.command import gpus_of, read_command
+from ..serving.command import read_command
 from .hardware import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..machine.gpus import Gpu
     from ..measure.source import Progress
+    from ..serving.home import ServerLaunch
     from ..serving.server import Server, Starting
     from ..settings.settings import Settings
     from ..settings.stack import Stack
@@ -66,6 +68,7 @@ class ServerUnderTest:
         self._traces: Path | None = None
         self._failures: dict[Stack, ServerError] = {}
         self._log_shown = 0
+        self.wanted = False  # whether a server was asked for in this session
         self.hung: tuple[Finding, ...] = ()  # why nothing more is asked of a server in this session
 
     def running(self, layers: int | None = None) -> Server:
@@ -119,7 +122,7 @@ class ServerUnderTest:
         """Layers of the suite's own rank-slice; None where the user's model is served."""
         from ..serving.models import slice_layers
 
-        if self._settings.server or self._settings.serve:
+        if self._settings.server or self._settings.launched(self._stack):
             return None
 
         return self._layers or slice_layers(self._memory_gib)
@@ -134,7 +137,7 @@ class ServerUnderTest:
         from ..serving.server import attach
         from ..serving.slowed import refuse_attached
 
-        settings = self._settings
+        self.wanted, settings = True, self._settings
         if settings.pins:
             raise BadInput("--perf-pin: an attached server runs already; start it with the backends that you want")
 
@@ -155,15 +158,15 @@ class ServerUnderTest:
         start, self._log_shown = self._log_shown, self._server.log_size()
         return log_section("log of the server", self._server, start)
 
-    def cards(self, stack: Stack) -> int:  # noqa: ARG002 - of today's stacks, none says how many it wants
+    def cards(self, stack: Stack) -> int:
         """How many GPUs a server of `stack` runs on, where it is launched."""
-        visible = len(self._hardware.fingerprint.gpus)
-        return visible if self._settings.serve is None else gpus_of(self._settings.serve)
+        return self._settings.gpus_of_server(stack, len(self._hardware.fingerprint.gpus))
 
     def fit_beside(self, stacks: Sequence[Stack]) -> bool:
         """Whether servers of all `stacks` run beside each other: there are cards, and ports, for each of them."""
         gpus = self._hardware.fingerprint.gpus
-        if self._settings.serve is not None and read_command(self._settings.serve).port:
+        commands = (words for stack in stacks if (words := self._settings.launched(stack)) is not None)
+        if any(read_command(words).port for words in commands):
             return False
 
         # Instances of one GPU share it, and its number.
@@ -198,14 +201,28 @@ class ServerUnderTest:
         """Start the process of a server of `stack`, as deep as the last, on all GPUs or on `cards` alone."""
         from ..serving import home
 
-        settings, gpus = self._settings, self._hardware.fingerprint.gpus
+        self.wanted, settings = True, self._settings
         # Not by UUID, which vLLM does not read everywhere: these are numbers in PCI order, see ENVIRONMENT.
         visible = {} if cards is None else {VISIBLE: ",".join(str(gpu.index) for gpu in cards)}
         python = stack.python or sys.executable
         own = {**ENVIRONMENT, **visible, **stack.environment(), VARIABLE: path_for(python, settings.import_path)}
-        start = home.ServerLaunch(self._folder("server"), own, settings.server_seconds, python, self._traces)
-        if settings.serve is not None:
-            return home.launch_users(start, settings.serve, settings.pins)
+        flags = dict(stack.flags)
+        start = home.ServerLaunch(
+            self._folder("server"), own, settings.server_seconds, python, self._traces, flags, stack.vllm
+        )
+        if (words := settings.launched(stack)) is not None:
+            return home.launch_users(start, words, settings.pins)
 
-        count = len(gpus if cards is None else cards)
-        return home.launch_own(start, gpus=count, memory_gib=self._memory_gib, pins=settings.pins, layers=self._layers)
+        return self._begin_own(start, self.cards(stack))
+
+    def _begin_own(self, start: ServerLaunch, gpus: int) -> Starting:
+        """The suite's own model, which is made for so many GPUs: how many ranks it has is a flag of its own."""
+        from ..serving import home
+        from ..serving.flags import TENSOR_PARALLEL
+        from ..serving.read_back import read_back
+
+        others = {name: value for name, value in start.flags.items() if name != TENSOR_PARALLEL}
+        made_for = {name: value for name, value in start.flags.items() if name == TENSOR_PARALLEL}
+        start, pins = replace(start, flags=others), self._settings.pins
+        starting = home.launch_own(start, gpus=gpus, memory_gib=self._memory_gib, pins=pins, layers=self._layers)
+        return starting.then(lambda server: read_back(server, made_for))

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-
-_OURS = "decodegate chooses it, so that it measures its own server"
-_REFUSED = {
-    "--host": _OURS,
-    "--served-model-name": _OURS,
-    "--api-key": "the server gets one of its own, by its environment: every user of the host can read arguments",
-}
+from .flags import REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +55,9 @@ def read_command(words: Sequence[str]) -> UsersCommand:
     parser.add_argument("--model")
     parser.add_argument("--port", type=int, default=0)
     known, rest = parser.parse_known_args(list(words))
-    for flag, reason in _REFUSED.items():
-        if any(_means(word, flag) for word in rest):
-            raise BadInput(f"--perf-launch: leave out {flag}; {reason}")
+    for name, reason in REFUSED.items():
+        if any(_means(word, f"--{name}") for word in rest):
+            raise BadInput(f"--perf-launch: leave out --{name}; {reason}")
 
     if known.model is None and rest and not rest[0].startswith("-"):
         known.model, rest = rest[0], rest[1:]  # as in `vllm serve MODEL ...`

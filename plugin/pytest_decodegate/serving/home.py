@@ -6,17 +6,17 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import BadInput
-from ..printable import printable
 from ..process.processes import scrubbed
-from ..redaction import redact_arguments
 from .command import read_command
+from .flags import FlagValue, clashes, flag_words
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .profiler import profiled
-from .server import ATTACHED_TOKEN_IDS, ServerOptions, Starting, begin
+from .read_back import read_back
+from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, Starting, begin
 from .slowed import checked, server_slowdown, slowed_options
 
 
@@ -25,6 +25,7 @@ class ServerLaunch:
     """How any server is launched. folder: an empty one, for model and log. environment: added to pytest's own.
 
     python: of the environment that has vLLM. traces: of a server with a profiler, the folder that it writes to.
+    flags: of the command line beside the model's own. vllm: the version that it must say it is.
     """
 
     folder: Path
@@ -32,12 +33,18 @@ class ServerLaunch:
     start_seconds: float
     python: str = sys.executable
     traces: Path | None = None
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    vllm: str | None = None
 
     def __call__(self, model: LocalModel, port: int = 0) -> Starting:
         """Start vLLM on `model`.
 
-        port: 0 takes a free one. Raises BadInput if it is taken, or if this Python has no vllm.
+        port: 0 takes a free one. Raises BadInput if it is taken, if this Python has no vllm, or for a flag that the
+        model has already.
         """
+        if clash := clashes(self.flags, model.arguments):
+            raise BadInput(f"--{clash[0]}: the model is served with {clash[0]} of its own, which is part of its metric")
+
         if self.python == sys.executable and importlib.util.find_spec("vllm") is None:
             raise BadInput(
                 f"a server needs 'vllm', which {sys.executable} does not have; run pytest in the environment that "
@@ -46,17 +53,23 @@ class ServerLaunch:
 
         options = ServerOptions(
             python=self.python,
-            model=model if self.traces is None else profiled(model, self.traces, self.python),
+            model=self._with_flags(model if self.traces is None else profiled(model, self.traces, self.python)),
             environment={**scrubbed(os.environ), **self.environment},
             log_path=self.folder / "server.log",
             port=port,
             start_seconds=self.start_seconds,
         )
         if not (fraction := server_slowdown(options.environment)):
-            return begin(options)
+            return begin(options).then(self._checked)
 
         slower = slowed_options(options, fraction, self.folder / "slowed")
-        return begin(slower).then(lambda server: checked(server, fraction))
+        return begin(slower).then(self._checked).then(lambda server: checked(server, fraction))
+
+    def _with_flags(self, model: LocalModel) -> LocalModel:
+        return replace(model, arguments=(*model.arguments, *flag_words(self.flags)))
+
+    def _checked(self, server: Server) -> Server:
+        return read_back(server, self.flags, self.vllm)
 
 
 def launch_own(
@@ -84,7 +97,7 @@ def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, s
         folder=Path(command.model),
         vocabulary=len(ATTACHED_TOKEN_IDS),
         arguments=(*command.arguments, "--no-enable-prefix-caching"),
-        facts={"model": command.model, "arguments": printable(" ".join(redact_arguments(command.arguments)))},
+        facts={"model": command.model},  # its flags are of the provenance, where they may be the change under test
     )
     starting = start(local.pinned(pins), port=command.port)
     return starting.then(lambda server: replace(server, token_ids=ATTACHED_TOKEN_IDS))

@@ -157,7 +157,7 @@ class Perf:
     def slice_server(self, layers: int) -> Server:
         """The suite's own server as a rank-slice of `layers` layers; skips where another one is served."""
         self.needs_gpu("a rank-slice of chosen depth")
-        if self._settings.server or self._settings.serve:
+        if self._settings.server or self._settings.launched(self._settings.stack):
             pytest.skip("only the suite's own rank-slice has a depth to choose")
 
         if self._unusable("window"):

@@ -204,6 +204,9 @@ class PerfSession:
         from .fitness import check_host
 
         self.host_faults = check_host(self.settings, self.hardware)
+        for stack in filter(None, (self.settings.base, self.settings.stack)):
+            if not (self.settings.server or stack.server):
+                self.settings.gpus_of_server(stack, len(self.hardware.fingerprint.gpus))
 
     def close_gangs(self, world_size: int) -> None:
         """Stop the gangs of one world size, if they run."""
@@ -268,7 +271,8 @@ class PerfSession:
     @property
     def _has_stand_in(self) -> bool:
         """Whether the server is the one that stands in where there is neither a GPU nor a server of the user's."""
-        return not (self.hardware.has_gpu or self.settings.attached or self.settings.serve)
+        settings = self.settings
+        return not (self.hardware.has_gpu or settings.attached or settings.launched(settings.stack))
 
     def _loads(self) -> dict[str, Load]:
         """Under which load this run will measure servers, by metric."""

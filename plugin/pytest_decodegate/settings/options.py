@@ -64,15 +64,18 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-change",
         metavar="NAMES",
-        help="What is different on purpose, for example driver,nccl or env:NCCL_PROTO; any other difference confounds",
+        help="What is different on purpose, for example driver,nccl, env:NCCL_PROTO or flag:max-num-seqs; any other "
+        "difference confounds",
     )
     group.addoption(
         "--perf-candidate",
         metavar="STACK",
         action="append",
         help="The stack under test: python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to "
-        "preload), env:NAME=VALUE, several joined by commas or repeated (default: 'this', what pytest runs with); with "
-        "--perf-base also server=URL, a server that runs already, for both",
+        "preload), vllm=VERSION (that this Python must have), env:NAME=VALUE, for servers flag:--NAME=VALUE or "
+        "flag:--NAME (of vLLM's command line), tp=N and model=PATH_OR_NAME, several joined by commas or repeated "
+        "(default: 'this', what pytest runs with); with --perf-base also server=URL, a server that runs already, for "
+        "both",
     )
     group.addoption(
         "--perf-base",

@@ -65,6 +65,31 @@ class Settings:
         """Whether a server that runs already is measured."""
         return bool(self.server or self.stack.server)
 
+    def launched(self, stack: Stack) -> tuple[str, ...] | None:
+        """The words of vLLM's command line for `stack` but its flags; None where the suite's own model is served."""
+        if self.serve is None and stack.model is None:
+            return None
+
+        return (*(("--model", stack.model) if stack.model else ()), *(self.serve or ()))
+
+    def gpus_of_server(self, stack: Stack, gpus: int) -> int:
+        """How many of this host's `gpus` a launched server of `stack` uses; raises BadInput if it wants more.
+
+        The user's says so, the suite's own takes all unless tp= is given.
+        """
+        from ..serving.command import gpus_of
+        from ..serving.flags import TENSOR_PARALLEL, flag_words
+
+        flags = flag_words(dict(stack.flags))
+        words = self.launched(stack)
+        wanted = gpus_of([*((f"--{TENSOR_PARALLEL}={max(1, gpus)}",) if words is None else words), *flags])
+        if wanted > max(1, gpus):
+            raise BadInput(
+                f"{stack}: a server of it wants {wanted} GPUs (tp= and other parallel sizes), and this host has {gpus}"
+            )
+
+        return min(wanted, gpus)
+
     def own_band(self, metric: str, stem: str) -> float | None:
         """The band of the last line of perf_tolerance that matches `metric` and begins with `stem`; None without one.
 
@@ -84,6 +109,9 @@ def read_settings(config: pytest.Config) -> Settings:
     if server and serve:
         raise BadInput("--perf-server and --perf-launch: give one, a server to attach to or one to launch")
 
+    both = (stack,) if base is None else (base, stack)
+    words, pins = values.serve(serve, both), values.pins(config.getoption("--perf-pin"))
+    values.check_flags(both, server, words or (), pins)
     attached = server or stack.server
     return Settings(
         record=values.record(config.getoption("--perf-record")),
@@ -95,13 +123,13 @@ def read_settings(config: pytest.Config) -> Settings:
         tolerances=tuple(values.tolerance_lines(config.getini("perf_tolerance"))),
         not_material=values.not_material(config.getini("perf_not_material")),
         server=values.url(server),
-        serve=values.serve(serve),
+        serve=words,
         server_seconds=values.seconds(config, "--perf-server-timeout", default=2700),
         start_seconds=values.seconds(config, "--perf-start-timeout", default=300),
         deadline_seconds=values.seconds(config, "--perf-deadline", default=600),
         nodes=values.nodes(config),
         report=values.report_folder(config.getoption("--perf-report")),
-        pins=values.pins(config.getoption("--perf-pin")),
+        pins=pins,
         stack=stack,
         base=base,
         budget_seconds=values.budget(config, default=1800 if base else 1200),

@@ -1,4 +1,7 @@
-"""The grammar of a stack on the command line: which Python, which NCCL and which variables the ranks run with."""
+"""The grammar of a stack on the command line.
+
+Which Python, NCCL and variables ranks and servers run with, and which model and flags servers are given besides.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from ..errors import BadInput
 from ..gang import protocol
 from ..printable import printable
 from ..redaction import redact_value
+from ..serving.flags import TENSOR_PARALLEL, FlagValue, flag_words, parse_flag, redacted_flag, shown_flag
 from ..workloads.runtime.slowdown import VARIABLE, Slowdown, read_slowdowns
 
 if TYPE_CHECKING:
@@ -24,9 +28,10 @@ THIS = "this"
 """The Python and the environment that pytest itself runs with."""
 
 GRAMMAR = (
-    "python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to preload), vllm=VERSION (an "
-    f"environment made for it), env:NAME=VALUE, several joined by commas, or {THIS!r}; or, for both stacks, "
-    "server=URL (a server that runs already)"
+    "python=PATH (the Python of another environment), nccl=PATH (a libnccl.so to preload), vllm=VERSION (what that "
+    "Python has; without one `decodegate upgrade` makes an environment for it), env:NAME=VALUE, for servers "
+    "flag:--NAME=VALUE or flag:--NAME (of vLLM's command line), tp=N and model=PATH_OR_NAME, several joined by commas, "
+    f"or {THIS!r}; or, for both stacks, server=URL (a server that runs already)"
 )
 
 OF_PYTHON = frozenset({"cuda", "nccl", "python", "torch", "vllm"})
@@ -35,8 +40,9 @@ OF_PYTHON = frozenset({"cuda", "nccl", "python", "torch", "vllm"})
 OF_SERVER = frozenset({"vllm", "sglang", "tensorrt", "llamacpp"})
 """What another server may be a version of, in the same words."""
 
-_WORDS = ("python", "nccl", "vllm", "server")
-_NEXT = re.compile(rf",(?=(?:{'|'.join(_WORDS)})=|env:)")
+_WORDS = ("python", "nccl", "vllm", "server", "model", "tp")
+_ENV, _FLAG = "env:", "flag:"
+_NEXT = re.compile(rf",(?=(?:{'|'.join(_WORDS)})=|{_ENV}|{_FLAG}-)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRELOAD = ("LD_PRELOAD", "VLLM_NCCL_SO_PATH")
 _OF_THE_GANG = (protocol.ADDRESS, protocol.KEY_FILE, protocol.GANG_ID)
@@ -49,17 +55,21 @@ _TAKEN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """How the ranks of one stack differ from what pytest itself runs with; None and () mean "not at all".
+    """How the ranks and servers of one stack differ from what pytest itself runs with; None and () mean "not at all".
 
     python: executable, absolute but not resolved: a venv is known by the path of its link.
     nccl: the library that is preloaded. env: variables set in the ranks. server: the URL of a stack that runs already
-    and has no ranks; all else is then unset.
+    and has no ranks; all else is then unset. vllm: the version that its Python must have. model: what its servers
+    serve instead of the suite's own model. flags: of its servers, as serving.flags.parse_flag names them.
     """
 
     python: str | None = None
     nccl: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     server: str | None = None
+    vllm: str | None = None
+    model: str | None = None
+    flags: tuple[tuple[str, FlagValue], ...] = ()
 
     @property
     def slowdowns(self) -> tuple[Slowdown, ...]:
@@ -69,13 +79,30 @@ class Stack:
     @property
     def parts(self) -> list[str]:
         """The words that `parse_stack` reads it from, one for each part; secrets as they are, so never to be shown."""
-        named = (("python", self.python), ("nccl", self.nccl), ("server", self.server))
+        named = [(name, getattr(self, name)) for name in ("python", "nccl", "vllm", "server", "model")]
         paths = [f"{name}={value}" for name, value in named if value]
-        return [*paths, *(f"env:{name}={value}" for name, value in self.env)] or [THIS]
+        variables = (f"{_ENV}{name}={value}" for name, value in self.env)
+        return [*paths, *variables, *(_FLAG + word for word in flag_words(dict(self.flags)))] or [THIS]
 
     def __str__(self) -> str:
-        shown = replace(self, env=tuple((name, redact_value(name, value)) for name, value in self.env))
-        return printable(",".join(shown.parts))
+        return ",".join(self._shown)
+
+    @property
+    def _shown(self) -> list[str]:
+        env = tuple((name, redact_value(name, value)) for name, value in self.env)
+        flags = tuple((name, redacted_flag(name, value)) for name, value in self.flags)
+        return list(map(printable, replace(self, env=env, flags=flags).parts))
+
+    @property
+    def of_servers(self) -> tuple[str, ...]:
+        """Its words that ranks know nothing of, as they may be shown."""
+        alone = Stack(model=self.model, flags=self.flags)
+        return () if alone == Stack() else tuple(alone._shown)
+
+    @property
+    def of_ranks(self) -> Stack:
+        """What ranks know of it."""
+        return replace(self, model=None, flags=())
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The variables that the ranks get on top of `environ`."""
@@ -97,29 +124,42 @@ class Stack:
 def parse_stack(texts: Sequence[str], option: str, environment_of: Callable[[str], str] | None = None) -> Stack:
     """Read a stack from the values of `option`, which may have been given several times; raises BadInput.
 
-    environment_of: makes or finds the environment of a vLLM version and returns its Python; without it `vllm=` is
-    refused, because installing vLLM takes minutes that nobody expects of a test run.
+    environment_of: makes or finds the environment of a vLLM version and returns its Python; without it none is made,
+    because installing vLLM takes minutes that nobody expects of a test run. `vllm=` is then what this Python has, as it
+    is what the Python has that is given beside it; whoever runs the stack checks that.
     """
     found: dict[str, str] = {}
+    flags: dict[str, FlagValue] = {}
     for text in texts:
         for name, value in _pieces(text, option):
+            if name == "tp" or name.startswith(_FLAG):
+                _add_flag(flags, name, value, option)
+                continue
             if name in found:
                 first, second = (redact_value(name, given) for given in (found[name], value))
                 raise BadInput(f"{option}: {name} is given twice, as {first!r} and {second!r}; give one stack")
             found[name] = value
 
-    if "server" in found and len(found) > 1:
-        others = ", ".join(sorted(found.keys() - {"server"}))
+    if "server" in found and len(found) + len(flags) > 1:
+        others = ", ".join([*sorted(found.keys() - {"server"}), *(f"{_FLAG}--{name}" for name in sorted(flags))])
         raise BadInput(f"{option}: server={found['server']} runs already, with a stack of its own; leave out {others}")
-    if "vllm" in found and "python" in found:
-        raise BadInput(f"{option}: vllm={found['vllm']} stands for a Python of its own; leave python= out")
 
     env = tuple(sorted((name.removeprefix("env:"), value) for name, value in found.items() if name.startswith("env:")))
     if "nccl" in found and (both := [name for name, _ in env if name in _PRELOAD]):
         raise BadInput(f"{option}: nccl= sets {both[0]} itself; leave env:{both[0]} out")
 
     python, nccl = _python(found, option, environment_of), _nccl(found.get("nccl"), option)
-    return Stack(python, nccl, env, found.get("server"))
+    model = found.get("model")
+    return Stack(
+        python,
+        nccl,
+        env,
+        found.get("server"),
+        found.get("vllm"),
+        # The server runs in a folder of its own, where a relative path would lead nowhere.
+        str(Path(model).absolute()) if model and Path(model).exists() else model,
+        tuple(sorted(flags.items())),
+    )
 
 
 def check_servers(base: Stack, candidate: Stack, *, same: bool, launches: bool) -> None:
@@ -155,6 +195,10 @@ def declared(base: Stack, candidate: Stack) -> frozenset[str]:
         names |= {"nccl", *(f"env:{name}" for name in _PRELOAD)}
     if base.server != candidate.server:
         names |= OF_SERVER
+    if base.model != candidate.model:
+        names.add("model")
+
+    names |= {f"{_FLAG}{name}" for name, _ in set(base.flags) ^ set(candidate.flags)}
 
     return frozenset(names)
 
@@ -165,8 +209,12 @@ def _pieces(text: str, option: str) -> Iterator[tuple[str, str]]:
         return
 
     for piece in _NEXT.split(text.strip()):
+        if piece.startswith(_FLAG):
+            yield _FLAG, piece.removeprefix(_FLAG)
+            continue
+
         name, equals, value = piece.partition("=")
-        if not equals or (name not in _WORDS and not name.startswith("env:")):
+        if not equals or (name not in _WORDS and not name.startswith(_ENV)):
             raise BadInput(f"{option}: {piece!r} in {text!r} is no part of a stack; write {GRAMMAR}")
         if name.startswith("env:"):
             _check_variable(name.removeprefix("env:"), option)
@@ -178,6 +226,22 @@ def _pieces(text: str, option: str) -> Iterator[tuple[str, str]]:
         yield name, value.removeprefix("=") if name == "vllm" else value
 
 
+def _add_flag(flags: dict[str, FlagValue], word: str, text: str, option: str) -> None:
+    """Add a flag of servers, as `flag:` or `tp=` gives it; raises BadInput for one that is given twice."""
+    if word == "tp" and not (text.isdecimal() and int(text)):
+        raise BadInput(f"{option}: tp={text} is no number of GPUs; write for example tp=2")
+    try:
+        name, value = (TENSOR_PARALLEL, text) if word == "tp" else parse_flag(text)
+    except BadInput as error:
+        raise BadInput(f"{option}: flag: {error}") from error
+
+    if name in flags:
+        first, second = (shown_flag(name, given) for given in (flags[name], value))
+        raise BadInput(f"{option}: --{name} is given twice, as {first} and {second}; give one stack")
+
+    flags[name] = value
+
+
 def _check_variable(name: str, option: str) -> None:
     if not _ENV_NAME.fullmatch(name):
         raise BadInput(f"{option}: {name!r} is no name of an environment variable; write env:NAME=VALUE")
@@ -186,15 +250,9 @@ def _check_variable(name: str, option: str) -> None:
 
 
 def _python(found: Mapping[str, str], option: str, environment_of: Callable[[str], str] | None) -> str | None:
-    if (version := found.get("vllm")) is not None:
-        if environment_of is None:
-            raise BadInput(
-                f"{option}: vllm={version} needs an environment of its own, which `decodegate upgrade` makes; give "
-                "python=PATH of one that exists"
-            )
-        return environment_of(version)
     if (text := found.get("python")) is None:
-        return None
+        version = found.get("vllm")
+        return environment_of(version) if environment_of and version else None
 
     path = Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolving would leave the venv
     if path.is_dir():

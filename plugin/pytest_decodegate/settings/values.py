@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
@@ -81,7 +81,7 @@ def stacks(config: pytest.Config, given: tuple[Stack, Stack] | None) -> tuple[St
             )
         if stack.server:
             raise BadInput(f"--perf-candidate: server={stack.server} is for two stacks; alone it is --perf-server URL")
-        if stack.python is not None:
+        if stack.python is not None or stack.vllm is not None:
             check_ranks(stack, "--perf-candidate", import_path(config))
 
         return stack, None
@@ -327,8 +327,8 @@ def quality_prompts(text: str | None) -> tuple[str, ...]:
     return read_prompts(Path(text))
 
 
-def serve(text: str | None) -> tuple[str, ...] | None:
-    """The words of --perf-launch."""
+def serve(text: str | None, stacks: Sequence[Stack]) -> tuple[str, ...] | None:
+    """The words of --perf-launch, which may leave the model to `stacks`."""
     if text is None:
         return None
     try:
@@ -338,5 +338,37 @@ def serve(text: str | None) -> tuple[str, ...] | None:
 
     from ..serving.command import read_command
 
-    read_command(words)  # refused now rather than when the server is wanted
+    for stack in stacks:  # refused now rather than when the server is wanted
+        read_command((*(("--model", stack.model) if stack.model else ()), *words))
+
     return tuple(words)
+
+
+def check_flags(stacks: Sequence[Stack], server: str | None, words: Sequence[str], pins: Collection[str]) -> None:
+    """Raise BadInput for flags or a model of `stacks` that no server can be given.
+
+    server: of --perf-server. words: of --perf-launch. pins: of --perf-pin.
+    """
+    from ..serving.flags import clashes, given_flags
+
+    for stack in stacks:
+        given = ", ".join(stack.of_servers)
+        if given and server is not None:
+            raise BadInput(f"{given}: --perf-server {server} runs already, and cannot be given it; start it with it")
+        if clash := clashes(dict(stack.flags), words):
+            raise BadInput(f"--{clash[0]} is given by --perf-launch and by {given}; leave it out in --perf-launch")
+        if stack.model and ("model" in given_flags(words) or (words and not words[0].startswith("-"))):
+            raise BadInput(f"model={stack.model}: --perf-launch names a model, too; leave it out there")
+        for pin in pins:
+            if f"{pin}-backend" in dict(stack.flags):
+                raise BadInput(f"--{pin}-backend is given by --perf-pin {pin} and by {given}; give it once")
+
+    if words or server is not None:
+        return
+    if len({bool(stack.model) for stack in stacks}) > 1:
+        raise BadInput("model= is given of one stack alone, and the suite's own model has no like; give it of both")
+    if not stacks[0].model and len({dict(stack.flags).get("tensor-parallel-size") for stack in stacks}) > 1:
+        raise BadInput(
+            "tp= differs, and the suite's own rank-slice is another model at another tp; serve one of yours by model= "
+            "or --perf-launch"
+        )
