@@ -34,6 +34,7 @@ class Cause(StrEnum):
     TOO_FAST = "faster than memory allows"
     NOT_COLD = "the cache served what memory should"
     DRIFT = "drift"
+    LATE_HOST = "host late with its launches"
     MIXED_CLOCKS = "samples at several clocks"
     TOO_FEW = "too few replicates"
     UNSTEADY = "replicates differ in what ran"

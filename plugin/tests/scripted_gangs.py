@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ class ScriptedPending:
 class ScriptedGang:
     """Two ranks without processes. turns: how often its set-up is waited for in vain. log: what it is asked for.
 
-    opened: what each rank says of its workload. kernels: what each launches. found: what each finds beside the samples;
-    own: seconds of each rank's own part.
+    late: whether the host of the second rank was late, sample by sample. opened: what each rank says of its workload.
+    kernels: what each launches. found: what each finds beside the samples; own: seconds of each rank's own part.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ScriptedGang:
     turns: int = 0
     samples: tuple[float, float] = (1.0, 1.0)
     mhz: tuple[float | None, float | None] = (None, None)
+    late: Iterator[bool] = field(default_factory=lambda: repeat(False))
     opening: Exception | None = None
     opened: Opened = field(default_factory=lambda: Opened(None))
     kernels: tuple[dict[str, int], dict[str, int]] = ({"gemm": 1}, {"gemm": 1})
@@ -95,8 +97,10 @@ class ScriptedGang:
 
     def run(self, function: object, key: str, count: int = 0, *, deadline_seconds: float) -> list[Any]:
         if function is rank.take_samples:
+            late = [False] * count, [next(self.late) for _ in range(count)]
             return [
-                rank.Samples([value] * count, [mhz] * count) for value, mhz in zip(self.samples, self.mhz, strict=True)
+                rank.Samples([value] * count, [mhz] * count, here)
+                for value, mhz, here in zip(self.samples, self.mhz, late, strict=True)
             ]
         if function is rank.examine:
             return [replace(self.found, own_s=own) for own in self.own or (None, None)]

@@ -90,6 +90,14 @@ def test_a_rank_keeps_the_clock_of_each_sample(monkeypatch: pytest.MonkeyPatch) 
     assert sampled(CpuClock(), made, 2).sm_mhz == [None, None]
 
 
+def test_a_rank_tells_which_samples_the_host_was_late_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = device(passed=chain([False, True], repeat(False))).install(monkeypatch)
+    assert sampled(CudaClock(ALIGN_CYCLES, ahead=True), made, 3).late == [False, True, False]
+    made.passed = repeat(True)
+    assert sampled(CudaClock(ALIGN_CYCLES), made, 2).late == [False, False], "launches are part of what is timed"
+    assert sampled(CpuClock(), made, 2).late == [False, False]
+
+
 def test_bursts_of_the_device_alone_rest_before_the_ranks_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = device().install(monkeypatch)
     sampled(CudaClock(ALIGN_CYCLES, ahead=True), made, 2)

@@ -19,7 +19,7 @@ from pytest_decodegate.measure import gang_source as source_module
 from pytest_decodegate.measure.bench import Bench
 from pytest_decodegate.process import processes
 from pytest_decodegate.workloads.runtime.rank import Examined, Opened
-from pytest_decodegate.workloads.runtime.timing import MOST_ALIGN_CYCLES, Traffic
+from pytest_decodegate.workloads.runtime.timing import Traffic
 
 TAG = "SOURCE_TEST_TAG"
 GRACE_SECONDS = 1.0
@@ -174,15 +174,6 @@ def test_the_longest_sleep_that_a_rank_needed_is_a_fact_of_the_replicate(log: li
 
     assert replicate.facts["align_cycles"] == 800_000
     assert measured.taken.notes == ()
-
-
-def test_a_host_that_was_late_in_spite_of_the_longest_sleep_is_told(log: list[str]) -> None:
-    gang = ScriptedGang("a", log, found=Examined(None, None, None, align_cycles=MOST_ALIGN_CYCLES))
-    with source(ScriptedBench(gang)) as measured:
-        measured.take(1)
-
-    (note,) = measured.taken.notes
-    assert note.startswith("replicate 1: the host was late with a burst although the GPU slept 3,200,000 cycles first")
 
 
 def test_what_more_gangs_do_not_confirm_is_taken_back(log: list[str]) -> None:

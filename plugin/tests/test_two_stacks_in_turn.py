@@ -51,7 +51,7 @@ class Gang(ScriptedGang):
             raise RankDied(f"{self.name} died")
         if function is rank.take_samples:  # equal samples would be a clock that stands still
             taken = [[value * (1 + 1e-4 * n) for n in range(args[1])] for value in self.samples]
-            return [rank.Samples(seconds, [None] * args[1]) for seconds in taken]
+            return [rank.Samples(seconds, [None] * args[1], [False] * args[1]) for seconds in taken]
 
         return super().run(function, *args, deadline_seconds=deadline_seconds)
 

@@ -16,7 +16,7 @@ import pytest
 from ..cause import Cause, Finding
 from ..errors import DecodegateError
 from ..gang.protocol import Function
-from ..gate.evidence import bandwidth, coldness, floors, sample_clocks
+from ..gate.evidence import bandwidth, coldness, floors, late_host, sample_clocks
 from ..gate.evidence.links import Matrix, link_findings, sent
 from ..gate.evidence.stragglers import Own, Place, placed, seat, seated, straggler_findings, table
 from ..gate.evidence.swaps import kernel_changes
@@ -24,7 +24,7 @@ from ..machine.clocks import SAMPLED
 from ..metric import Json, Level, Replicate
 from ..workloads.runtime import rank
 from .nccl_identity import answered_apart
-from .sampler import GangSampler, late_host
+from .sampler import GangSampler
 from .sampling import Plan, Turns, in_turn
 from .source import Taken
 
@@ -267,8 +267,9 @@ class GangSource:
                 continue
 
             replicate = sampler.replicate(taken.samples, taken.warmups)
-            if apart := sample_clocks.marked(replicate):
-                self._notes.append(apart.of(f"replicate {number}"))
+            for note in (sample_clocks.marked(replicate), late_host.noted(replicate)):
+                if note:
+                    self._notes.append(note.of(f"replicate {number}"))
 
             yield self._examined(number, sampler.gang, replicate)
 
@@ -291,8 +292,6 @@ class GangSource:
 
         if slept := [examined.align_cycles for examined in ranks if examined.align_cycles]:
             facts["align_cycles"] = max(slept)
-            if late := late_host(max(slept)):
-                self._notes.append(late.of(f"replicate {number}"))
 
         facts.update(bandwidth.rates(self._opened[0].contract, taken.value))
         own = [examined.own_s for examined in ranks if examined.own_s]

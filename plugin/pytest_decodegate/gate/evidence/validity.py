@@ -10,7 +10,7 @@ from ...cause import Cause, Finding
 from ...metric import Json, Measurement
 from ..stats.student import t_quantile
 from ..text.quantity import format_percent, format_value
-from . import sample_clocks
+from . import late_host, sample_clocks
 
 LEAST_REPLICATES = 2
 """One process cannot tell a change from the offset that every process has."""
@@ -103,6 +103,7 @@ def _broken(measurement: Measurement, in_turn: bool) -> Iterator[Finding]:
         yield Finding(few, Cause.TOO_FEW)
 
     yield from sample_clocks.mixed(measurement)
+    yield from late_host.spoiled(measurement)
     timed = measurement.metric.kind != "quality"  # answers that all agree are what one hopes for
     if host_timed(measurement.metric.contract):
         yield from _busy_cores(measurement.facts.get("telemetry"))

@@ -49,10 +49,14 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a rank has sampled, in order. seconds: per call. sm_mhz: the SM clock before each, None where unknown."""
+    """What a rank has sampled, in order. seconds: per call. sm_mhz: the SM clock before each, None where unknown.
+
+    late: whether the host had not queued the burst when the device came to it, so that its launches were timed.
+    """
 
     seconds: list[float]
     sm_mhz: list[float | None]
+    late: list[bool]
 
 
 def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened:
@@ -66,10 +70,12 @@ def open_workload(key: str, factory: Function, params: dict[str, Any]) -> Opened
 
 def take_samples(key: str, count: int) -> Samples:
     """Take `count` samples. Every rank takes equally many, so collectives stay in step."""
-    workload, samples = _open[key], Samples([], [])
+    workload, samples = _open[key], Samples([], [], [])
+    clock = workload.clock if isinstance(workload.clock, CudaClock) else None
     for _ in range(count):
         samples.seconds.append(workload.sample())
-        samples.sm_mhz.append(workload.clock.sm_mhz if isinstance(workload.clock, CudaClock) else None)
+        samples.sm_mhz.append(clock.sm_mhz if clock else None)
+        samples.late.append(clock is not None and clock.late)
 
     return samples
 

@@ -19,9 +19,10 @@ ALIGN_CYCLES = 400_000
 """Length of the device-side sleep before the interval, in SM cycles: 0.2 ms at 2 GHz. By then every rank has launched
 its first collective; a graph may take the host longer, see CudaClock."""
 
-MOST_ALIGN_CYCLES = 16 * ALIGN_CYCLES
-"""3.2 ms at 2 GHz. Of 382 gangs that replayed graphs of collectives on 2 and 4 H200s, 64 came to 2x ALIGN_CYCLES, 298
-to 4x, 20 to 8x and none further: a host that does is too busy to measure on."""
+MOST_ALIGN_CYCLES = 64 * ALIGN_CYCLES
+"""13 ms at 2 GHz. Of 382 gangs that replayed graphs of collectives on 2 and 4 H200s, 64 came to 2x ALIGN_CYCLES, 298
+to 4x, 20 to 8x and none further; on another host five gangs came to 16x at once and were late still, so that a graph of
+0.9 ms took 2.7. Samples that are late in spite of this are taken again, or break a rule."""
 
 GATE_CYCLES = 200_000
 """Slept before the sleep that is timed, 0.1 ms at 2 GHz: the host queues that meanwhile, or its launches would be part
@@ -83,9 +84,10 @@ class CudaClock:
     launches of all ranks are queued when the interval begins. prelude: runs after that, before the start event: a small
     collective here lets no rank begin before all are there. ahead: the interval is the device's alone, so the whole
     burst must be queued before it begins: the sleep is doubled after each burst for which the host came too late. What
-    such a burst took is returned all the same, or this rank would be out of step with the others. There are at most
-    four of them until MOST_ALIGN_CYCLES, most while samples still warm up; the median over samples bears the rest.
+    such a burst took is returned all the same, or this rank would be out of step with the others; `late` says so. There
+    are at most six of them until MOST_ALIGN_CYCLES, most while samples still warm up.
 
+    late: whether the device came to the last burst before the host had queued it; never unless `ahead`.
     sm_mhz: SM clock just before the last burst, which is what the sleep's cycles took; None where nothing was slept, or
     where the host was late, so that its launches are part of that time.
     """
@@ -95,6 +97,7 @@ class CudaClock:
 
         self.sleep_cycles = sleep_cycles
         self.sm_mhz: float | None = None
+        self.late = False
         self._prelude = prelude
         self._ahead = ahead
         self._start, self._stop, self._asleep, self._awake = (torch.cuda.Event(enable_timing=True) for _ in range(4))
@@ -115,7 +118,9 @@ class CudaClock:
         self._start.record()
         burst()
         self._stop.record()
-        if self._ahead and self._start.query():  # the device has passed the start, maybe before there was work for it
+        # Once the device has passed the start, maybe there was no work for it yet.
+        self.late = self._ahead and bool(self._start.query())
+        if self.late:
             self.sleep_cycles = min(2 * cycles, MOST_ALIGN_CYCLES)
 
         self._stop.synchronize()
