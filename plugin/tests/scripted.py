@@ -34,6 +34,15 @@ def answer(asked: int = TOKENS) -> list[bytes]:
     return [*(token(number, asked) for number in range(1, asked + 1)), event(usage), event("[DONE]")]
 
 
+def as_asked(*, pause_s: float = 0.0) -> Handler:
+    """Stream as many tokens as each request asks for."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await streaming(answer((await request.json())["max_tokens"]), pause_s=pause_s)(request)
+
+    return handle
+
+
 def streaming(
     pieces: Sequence[bytes], *, pause_s: float = 0.0, then_hang: bool = False, written: list[float] | None = None
 ) -> Handler:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import BLACKWELL
-from scripted import ScriptedServer, answer, streaming
+from scripted import ScriptedServer, as_asked
 from scripted_host import host, run_on
 from suite_metrics import suite_metrics
 
@@ -186,7 +186,7 @@ def reference_host(
     copy = pytester.path / "baselines" / CLASS / FILE.name
     copy.parent.mkdir(parents=True)
     copy.write_bytes(FILE.read_bytes())
-    scripted.completion = streaming(answer(), pause_s=0.02)
+    scripted.completion = as_asked(pause_s=0.02)
     run_on(monkeypatch, host(8, CARD))
 
     def run(*options: str) -> pytest.RunResult:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from loops import complete, windows
-from scripted import STREAM, TOKENS, Handler, ScriptedServer, answer, event, streaming, token
+from scripted import STREAM, TOKENS, Handler, ScriptedServer, answer, as_asked, event, streaming, token
 
 from pytest_decodegate.client import client as client_module
 from pytest_decodegate.client import http1
@@ -25,7 +25,7 @@ from pytest_decodegate.serving import pages
 from pytest_decodegate.serving.server import attach
 
 PACE_SECONDS = 0.012
-LOAD = Load(2, prompt_tokens=8, output_tokens=24, requests=4)
+LOAD = Load(1, prompt_tokens=8, output_tokens=24, requests=4)
 
 
 def grouped(sizes: list[int], counted_by: str, paces: list[float], pace_s: float = PACE_SECONDS) -> Handler:
@@ -125,7 +125,7 @@ def test_done_inside_a_text_ends_nothing(scripted: ScriptedServer) -> None:
 
 def test_a_connection_that_was_closed_after_an_answer_is_replaced(scripted: ScriptedServer) -> None:
     async def closing(request: web.Request) -> web.StreamResponse:
-        response = await streaming(answer(), pause_s=0.002)(request)
+        response = await as_asked(pause_s=0.002)(request)
         await response.write_eof()
         assert request.transport
         request.transport.close()  # although it had promised to keep it

@@ -272,10 +272,9 @@ def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: p
     assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3
     assert all(len(position) >= TOP for answer in passes([alone])[0] for position in answer)
     assert compare(passes([alone]), passes([together]), tolerance=0.02, exact=False).wrong is None
-    for window, requests in ((single, 3), (four, 11)):
+    assert (single.facts["server_tpot_count"], single.facts["server_generation_tokens"]) == (3, 3 * 16)
+    for window in (single, four):  # of four, how many keep the measured ones company depends on the server's pace
         assert window.facts["counted_by"] == "token_ids"
-        assert window.facts["server_tpot_count"] == requests
-        assert window.facts["server_generation_tokens"] == requests * 16
         assert window.facts["server_prefix_hits"] == 0
         # A busy machine may make client and server differ; nothing else may be wrong.
         assert [reason for reason in window.broken if "differ by" not in reason] == []

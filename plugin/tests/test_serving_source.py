@@ -59,7 +59,7 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     assert windows.level == "window"
     assert set(WATCHED) <= set(windows.taken.notes)
     assert windows.taken.facts["server_starts"] == 1
-    assert len(scripted.prompts) == 1 + 3 * LOAD.sent
+    assert len(scripted.prompts) == 1 + 3 * (1 + LOAD.requests)
 
 
 def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedServer) -> None:
@@ -73,7 +73,7 @@ def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedSe
     assert len(starts.take(3).replicates) == 3
     assert starts.level == "server"
     assert starts.taken.facts["server_starts"] == 3
-    each = 1 + LOAD.sent  # every start is warmed up
+    each = 1 + 1 + LOAD.requests  # every start is warmed up
     assert restarts == [each, 2 * each]
 
 

@@ -146,7 +146,7 @@ def test_a_server_of_known_capacity(scripted: ScriptedServer) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=STREAM)
         await response.prepare(request)
-        *tokens, usage, end = answer(LOAD.output_tokens)
+        *tokens, usage, end = answer((await request.json())["max_tokens"])
         for piece in tokens:
             async with slots:
                 await asyncio.sleep(0.008)

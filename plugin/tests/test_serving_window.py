@@ -1,17 +1,25 @@
+from __future__ import annotations
+
 import json
-from dataclasses import replace
-from itertools import pairwise
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_decodegate.cause import Cause
 from pytest_decodegate.client.counters import Counters
 from pytest_decodegate.client.stream import Exchange
 from pytest_decodegate.errors import BadInput, ServerError
 from pytest_decodegate.measure.window import Load, Recording, read
 
 LOAD = Load(concurrency=2, prompt_tokens=16, output_tokens=5, requests=4)
+ALONE = replace(LOAD, concurrency=1)
 STEP_S = 0.01
 
 
@@ -26,26 +34,62 @@ def exchange(start_s: float, *, tokens: int = 5, step_s: float = STEP_S, asked: 
     return Exchange(start_s, tuple(pieces), asked)
 
 
-def steady(load: Load = LOAD, step_s: float = STEP_S) -> list[Exchange]:
-    """What a perfect server would have delivered: streams in lock step, one request after the other."""
-    return [
-        exchange(
-            number // load.concurrency * (load.output_tokens + 1) * step_s,
-            step_s=step_s,
-            tokens=load.output_tokens,
-            asked=load.output_tokens,
-        )
-        for number in range(load.sent)
-    ]
+@dataclass
+class Parts:
+    """What a window consists of, as `recording` takes it; tests spoil some of it."""
+
+    ramp: list[Exchange] = field(default_factory=list)
+    measured: list[Exchange] = field(default_factory=list)
+    company: list[Exchange] = field(default_factory=list)
+
+    def map(self, change: Callable[[Exchange], Exchange]) -> Parts:
+        """Whole answers changed, and those of the ramp that are shorter left."""
+        short = [one for one in self.ramp if one.asked_tokens < LOAD.output_tokens]
+        whole = [one for one in self.ramp if one not in short]
+        return Parts([*short, *map(change, whole)], list(map(change, self.measured)), list(map(change, self.company)))
+
+    @property
+    def count(self) -> int:
+        """Requests."""
+        return len(self.ramp) + len(self.measured) + len(self.company)
+
+    @property
+    def tokens(self) -> int:
+        """Asked for."""
+        return sum(one.asked_tokens for one in [*self.ramp, *self.measured, *self.company])
+
+
+def steady(load: Load = LOAD, step_s: float = STEP_S) -> Parts:
+    """What a perfect server would have delivered: each stream a token a step, one request after the other."""
+    found, last_step = Parts(), 0
+    begins = max(load.ramp)
+    due = [(0, tokens) for tokens in load.ramp]
+    heapify(due)
+    while due:
+        at, tokens = heappop(due)
+        one = exchange(at * step_s, step_s=step_s, tokens=tokens, asked=tokens)
+        if at == 0:
+            found.ramp.append(one)
+        elif at >= begins and len(found.measured) < load.requests:
+            found.measured.append(one)
+            last_step = at + tokens
+        else:
+            found.company.append(one)
+
+        if len(found.measured) < load.requests or at + tokens < last_step:
+            heappush(due, (at + tokens, load.output_tokens))
+
+    return found
 
 
 def counted(load: Load = LOAD, **changes: float) -> Counters:
-    values = {"tpot_sum": load.sent * STEP_S, "tpot_count": load.sent, "generation_tokens": load.sent * 5}
+    sent = steady(load)
+    values = {"tpot_sum": sent.count * STEP_S, "tpot_count": sent.count, "generation_tokens": sent.tokens}
     return Counters({**values, "prefix_hits": 0, "preemptions": 0, "queue_sum": 0, **changes})
 
 
-def recording(exchanges: list[Exchange], *, log: str = "", counters: Counters | None = None) -> Recording:
-    return Recording(tuple(exchanges), log, counters)
+def recording(parts: Parts, *, log: str = "", counters: Counters | None = None) -> Recording:
+    return Recording(tuple(parts.ramp), tuple(parts.measured), tuple(parts.company), log, counters)
 
 
 def test_a_perfect_window() -> None:
@@ -53,8 +97,7 @@ def test_a_perfect_window() -> None:
     assert window.broken == ()
     assert window.tpot_s == pytest.approx([STEP_S] * 4)
     assert window.ttft_s == pytest.approx([STEP_S] * 4)
-    assert window.output_tok_s == pytest.approx(2 * 5 / (6 * STEP_S))
-    assert window.facts["requests_per_s"] == pytest.approx(2 / (6 * STEP_S))
+    assert window.output_tok_s == pytest.approx(2 / STEP_S)
     assert window.facts["formula"] == "tpot_client_v2"
     assert window.facts["counted_by"] == "token_ids"
     assert window.facts["latency_median_s"] == pytest.approx(5 * STEP_S)
@@ -65,17 +108,13 @@ def test_no_time_between_tokens_is_told_where_a_chunk_holds_several() -> None:
     body = {"choices": [{"text": "ab", "token_ids": [1, 2], "finish_reason": None}]}
     more = {"choices": [{"text": "c", "token_ids": [3], "finish_reason": None}]}
     last = {"choices": [{"text": "de", "token_ids": [4, 5], "finish_reason": "length"}]}
-    exchanges = [
-        replace(
-            one,
-            pieces=tuple(
-                (one.sent_s + at, f"data: {json.dumps(chunk)}\n\n".encode())
-                for at, chunk in ((0.01, body), (0.025, more), (0.05, last))
-            ),
-        )
-        for one in steady()
-    ]
-    window = read(recording(exchanges), LOAD)
+
+    def in_chunks(one: Exchange) -> Exchange:
+        chunks = ((0.01, body), (0.025, more), (0.05, last))
+        pieces = tuple((one.sent_s + at, f"data: {json.dumps(chunk)}\n\n".encode()) for at, chunk in chunks)
+        return replace(one, pieces=pieces)
+
+    window = read(recording(steady().map(in_chunks)), LOAD)
     assert window.tpot_s == pytest.approx([0.04 / 3] * 4)
     assert "itl_s" not in window.facts
     assert (window.facts["first_arrival_tokens"], window.facts["largest_burst_tokens"]) == (2, 2)
@@ -98,7 +137,8 @@ def regrouped(one: Exchange, chunks: list[tuple[float, list[int]]], *, usage: in
 
 def test_a_first_arrival_of_several_tokens_makes_no_server_faster() -> None:
     chunks = [(3 * STEP_S, [1, 2, 3]), (4 * STEP_S, [4]), (5 * STEP_S, [5])]
-    window = read(recording([regrouped(one, chunks) for one in steady()], counters=counted()), LOAD)
+    parts = steady(ALONE).map(lambda one: regrouped(one, chunks))
+    window = read(recording(parts, counters=counted(ALONE)), ALONE)
     assert window.broken == ()
     assert window.tpot_s == pytest.approx([STEP_S] * 4)
     assert window.facts["first_arrival_tokens"] == 3
@@ -106,7 +146,7 @@ def test_a_first_arrival_of_several_tokens_makes_no_server_faster() -> None:
 
 def test_where_only_the_sum_of_the_tokens_is_known_the_time_per_token_is_not() -> None:
     chunks = [(3 * STEP_S, [1, 2, 3]), (4 * STEP_S, [4]), (5 * STEP_S, [5])]
-    window = read(recording([regrouped(one, chunks, usage=5) for one in steady()]), LOAD)
+    window = read(recording(steady(ALONE).map(lambda one: regrouped(one, chunks, usage=5))), ALONE)
     assert window.tpot_s == ()
     (reason,) = window.broken
     assert "4 of 4 answers do not tell how many tokens each chunk holds" in reason
@@ -115,22 +155,22 @@ def test_where_only_the_sum_of_the_tokens_is_known_the_time_per_token_is_not() -
 
 def test_as_many_chunks_as_tokens_hold_one_each() -> None:
     chunks = [(number * STEP_S, [number]) for number in range(1, 6)]
-    window = read(recording([regrouped(one, chunks, usage=5) for one in steady()]), LOAD)
+    window = read(recording(steady().map(lambda one: regrouped(one, chunks, usage=5))), LOAD)
     assert (window.broken, window.facts["counted_by"]) == ((), "final_usage")
     assert window.tpot_s == pytest.approx([STEP_S] * 4)
 
 
 def test_two_points_are_no_pace() -> None:
     chunks = [(2 * STEP_S, [1, 2]), (5 * STEP_S, [3, 4, 5])]
-    (reason,) = read(recording([regrouped(one, chunks) for one in steady()]), LOAD).broken
+    (reason,) = read(recording(steady().map(lambda one: regrouped(one, chunks))), LOAD).broken
     assert "4 of 4 answers arrived in too few pieces to be timed (in one, 3 of the 3 tokens" in reason
 
 
 def test_ramp_and_company_are_not_measured() -> None:
-    exchanges = steady()
-    exchanges[0] = exchange(-1.0, step_s=0.2)
-    exchanges[-1] = exchange(exchanges[-1].sent_s, step_s=0.5)
-    assert read(recording(exchanges), LOAD).tpot_s == pytest.approx([STEP_S] * 4)
+    parts = steady()
+    parts.ramp[0] = exchange(-1.0, step_s=0.2, tokens=3, asked=3)
+    parts.company[-1] = exchange(parts.company[-1].sent_s, step_s=0.5)
+    assert read(recording(parts), LOAD).tpot_s == pytest.approx([STEP_S] * 4)
 
 
 def test_without_counters_it_is_a_fact_and_no_failure() -> None:
@@ -140,22 +180,24 @@ def test_without_counters_it_is_a_fact_and_no_failure() -> None:
 
 
 def test_missing_tokens_break_the_window() -> None:
-    exchanges = steady()
-    exchanges[3] = replace(exchange(exchanges[3].sent_s, tokens=3))
-    (reason,) = read(recording(exchanges), LOAD).broken
-    assert "1 of 7 answers do not have the tokens asked for (one has 3 of 5, finish reason 'length')" in reason
+    parts = steady()
+    parts.measured[3] = replace(exchange(parts.measured[3].sent_s, tokens=3))
+    (reason,) = read(recording(parts), LOAD).broken
+    assert "1 of 8 answers do not have the tokens asked for (one has 3 of 5, finish reason 'length')" in reason
 
 
 def test_a_server_that_serves_one_by_one_breaks_the_window() -> None:
-    exchanges = [exchange(number * 0.06) for number in range(LOAD.sent)]
-    assert "asked for concurrency 2, but at most 1 streams" in " ".join(read(recording(exchanges), LOAD).broken)
+    each = iter(range(100))
+    parts = steady().map(lambda one: exchange(next(each) * 0.06))
+    assert "asked for concurrency 2, but at most 1 streams" in " ".join(read(recording(parts), LOAD).broken)
 
 
 def test_answers_in_one_piece_break_the_window_and_give_no_sample() -> None:
-    exchanges = [
-        Exchange(one.sent_s, ((one.pieces[-1][0], b"".join(data for _, data in one.pieces)),), 5) for one in steady()
-    ]
-    window = read(recording(exchanges), LOAD)
+
+    def in_one(one: Exchange) -> Exchange:
+        return replace(one, pieces=((one.pieces[-1][0], b"".join(data for _, data in one.pieces)),))
+
+    window = read(recording(steady().map(in_one)), LOAD)
     assert window.tpot_s == ()
     assert "4 of 4 answers arrived in one piece" in window.broken[0]
 
@@ -171,7 +213,7 @@ def test_counters_break_the_window() -> None:
 
 
 def test_the_cross_check_limit_is_the_loads() -> None:
-    counters = counted(tpot_sum=LOAD.sent * STEP_S * 1.05)
+    counters = counted(tpot_sum=steady().count * STEP_S * 1.05)
     assert read(recording(steady(), counters=counters), LOAD).broken
     assert not read(recording(steady(), counters=counters), replace(LOAD, cross_check=0.1)).broken
 
@@ -179,23 +221,93 @@ def test_the_cross_check_limit_is_the_loads() -> None:
 def test_a_failed_request_fails_the_window() -> None:
     broken = Exchange(0.0, ((0.1, b'data: {"error": "out of memory"}\n\n'),), 5)
     with pytest.raises(ServerError, match="out of memory"):
-        read(recording([*steady()[:-1], broken]), LOAD)
+        read(recording(replace(steady(), company=[broken])), LOAD)
 
 
-@given(st.integers(1, 9), st.integers(1, 20), st.floats(1e-4, 0.1))
-def test_measured_requests_run_at_full_concurrency(concurrency: int, requests: int, step_s: float) -> None:
-    load = Load(concurrency=concurrency, prompt_tokens=1, output_tokens=4, requests=requests)
+LOADS = st.builds(
+    Load,
+    concurrency=st.integers(1, 40),
+    prompt_tokens=st.just(1),
+    output_tokens=st.integers(32, 128),
+    requests=st.integers(1, 20),
+)
+
+
+@settings(max_examples=30)
+@given(LOADS, st.floats(1e-4, 0.1))
+def test_measured_requests_run_at_full_concurrency(load: Load, step_s: float) -> None:
     window = read(recording(steady(load, step_s)), load)
     assert window.broken == ()
-    assert window.tpot_s == pytest.approx([step_s] * requests)
+    assert window.tpot_s == pytest.approx([step_s] * load.requests)
+    assert window.output_tok_s == pytest.approx(load.concurrency / step_s, rel=0.05)
 
 
-@given(st.integers(1, 64), st.integers(1, 100))
-def test_how_many_are_sent(concurrency: int, requests: int) -> None:
-    load = Load(concurrency=concurrency, prompt_tokens=1, output_tokens=2, requests=requests)
-    in_flight = [min(load.sent - done, concurrency) for done in range(concurrency, concurrency + requests)]
-    assert set(in_flight) == {concurrency}
-    assert all(before >= after for before, after in pairwise([*in_flight, load.sent - concurrency - requests]))
+@given(st.integers(1, 128), st.integers(2, 256))
+def test_first_answers_spread_the_streams_evenly_over_the_time_of_one(concurrency: int, tokens: int) -> None:
+    load = Load(concurrency, 1, tokens, 1)
+    phases = sorted((ramp - 1) % tokens for ramp in load.ramp)
+    assert all(load.shortest <= ramp < tokens + load.shortest for ramp in load.ramp)
+    # In any stretch of an answer as many begin as its length asks for, give or take one.
+    for low, high in combinations(range(0, tokens, max(1, tokens // 8)), 2):
+        begun = sum(low <= phase < high for phase in phases)
+        assert abs(begun - concurrency * (high - low) / tokens) <= 1 + 1e-9
+
+
+def test_one_stream_begins_with_a_whole_answer() -> None:
+    assert Load(1, 64, 128, 8).ramp == (128,)
+
+
+@given(st.integers(2, 256), st.floats(-2, 2))
+def test_company_stays_until_the_last_is_measured_and_an_eighth_longer_at_most(tokens: int, share: float) -> None:
+    load = Load(2, 1, tokens, 1)
+    company = load.company(share)
+    assert load.shortest <= company <= tokens
+    assert company >= min(tokens, share * tokens)
+    assert company <= max(load.shortest, (share + 1 / 8) * tokens + 1)
+
+
+def slowing(load: Load, change: float) -> Parts:
+    """A server whose steps become longer, by `change` from the beginning of the window to its end, along a line."""
+    parts = steady(load)
+    begins, ends = (max(one.pieces[-1][0] for one in some) for some in (parts.ramp, parts.measured))
+
+    def later(at_s: float) -> float:
+        gone = (at_s - begins) / (ends - begins)
+        return at_s + (change * gone / 2 * (at_s - begins) if gone > 0 else 0.0)
+
+    def slower(one: Exchange) -> Exchange:
+        return Exchange(later(one.sent_s), tuple((later(at), data) for at, data in one.pieces), one.asked_tokens)
+
+    return Parts(*(list(map(slower, part)) for part in (parts.ramp, parts.measured, parts.company)))
+
+
+@pytest.mark.parametrize("streams", [1, 8, 32])
+@pytest.mark.parametrize("change", [-0.05, 0.05])
+def test_a_window_that_is_not_stationary_is_broken_and_says_by_how_much(streams: int, change: float) -> None:
+    load = Load(streams, 1, 128, max(8, 2 * streams))
+    (reason,) = read(recording(slowing(load, change)), load).broken
+    assert re.match(rf"the rate is not stationary: the time per token moves by \{'+-'[change < 0]}[45]\.\d%", reason)
+    assert re.search(r"from \d+\.\d{3} ms in its first sixteenth to \d+\.\d{3} ms in its last", reason)
+    assert reason.endswith(
+        f"comes by chance once in {math.factorial(16) // 2} windows): the server, or its host, is not at rest yet"
+    )
+    assert reason.cause is Cause.WINDOW
+
+
+def test_a_trend_too_small_to_matter_breaks_nothing_and_is_a_fact() -> None:
+    load = Load(1, 1, 128, 8)
+    window = read(recording(slowing(load, 0.01)), load)
+    assert window.broken == ()
+    assert window.facts["trend"] == pytest.approx(
+        {"change": 0.01 * 15 / 16, "chance": 2 / math.factorial(16)}, rel=0.05
+    )
+
+
+def test_a_window_too_short_for_a_trend_has_none() -> None:
+    load = Load(1, 1, 24, 8)
+    window = read(recording(slowing(load, 0.5)), load)
+    assert (window.broken, window.parts) == ((), ())
+    assert "trend" not in window.facts
 
 
 @pytest.mark.parametrize("field", ["concurrency", "prompt_tokens", "output_tokens", "requests"])

@@ -20,6 +20,7 @@ from ..errors import ServerError
 from ..metric import Json
 from ..serving.server import Server
 from . import vocabulary, window
+from .streams import Streams
 from .window import Load, Recording, Window
 
 OnWait = Callable[[str], None]
@@ -70,44 +71,37 @@ class ClosedLoop:
     def window(self) -> Window:
         """Run and read one window; raises ServerError if any request of it failed."""
         with self._server.explained(self._doing), no_garbage_collection():
-            prompts = [self._prompt() for _ in range(self._load.sent)]
-            return window.read(uvloop.run(self._record(prompts, self._load.stall_seconds)), self._load)
+            return window.read(uvloop.run(self._record()), self._load)
 
     def _warm_up(self, stall_seconds: float, on_wait: OnWait | None) -> None:
         prompts = [self._prompt() for _ in range(self._load.concurrency)]
         prompts[0][-1] = self._ids[-1]  # refused here and now, and not by chance in the middle of a window
         with self._server.explained(self._doing):
-            recording = uvloop.run(_ticking(self._record(prompts, stall_seconds), stall_seconds, on_wait))
-            for exchange in recording.exchanges:
+            for exchange in uvloop.run(_ticking(self._ask_at_once(prompts, stall_seconds), stall_seconds, on_wait)):
                 stream.read(exchange)
 
     def _prompt(self) -> list[int]:
         return self._random.choices(self._ids, k=self._load.prompt_tokens)
 
-    async def _record(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> Recording:
+    async def _ask_at_once(self, prompts: Sequence[Sequence[int]], stall_seconds: float) -> list[Exchange]:
         async with Client(self._server.endpoint, stall_seconds=stall_seconds) as client:
+            async with asyncio.TaskGroup() as streams:
+                asked = [
+                    streams.create_task(client.complete(prompt, output_tokens=self._load.output_tokens))
+                    for prompt in prompts
+                ]
+
+            return [each.result() for each in asked]
+
+    async def _record(self) -> Recording:
+        async with Client(self._server.endpoint, stall_seconds=self._load.stall_seconds) as client:
             before = await _counters(client)
-            exchanges, log = await self._stream_all(client, prompts)
-            counted = await _counted(client, before, len(prompts)) if before else None
+            streams = Streams(client, self._load, self._prompt, self._server.log_size)
+            await streams.run()
+            parts = (tuple(streams.ramp), tuple(streams.measured), tuple(streams.company))
+            counted = await _counted(client, before, sum(map(len, parts))) if before else None
 
-        return Recording(tuple(exchanges), log, counted)
-
-    async def _stream_all(self, client: Client, prompts: Sequence[Sequence[int]]) -> tuple[list[Exchange], str]:
-        waiting = iter(prompts)
-        done: list[Exchange] = []
-        marks: list[int] = []
-
-        async def stream_next() -> None:
-            for prompt in waiting:
-                done.append(await client.complete(prompt, output_tokens=self._load.output_tokens))
-                marks.append(self._server.log_size())
-
-        async with asyncio.TaskGroup() as streams:
-            for _ in range(self._load.concurrency):
-                streams.create_task(stream_next())
-
-        ramp_end, end = self._load.concurrency - 1, self._load.concurrency + self._load.requests - 1
-        return done, self._server.log(marks[ramp_end], marks[min(end, len(marks) - 1)])
+        return Recording(*parts, self._server.log(*streams.log_marks), counted)
 
 
 @contextmanager
@@ -123,8 +117,8 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 async def _ticking(
-    running: Coroutine[None, None, Recording], stall_seconds: float, on_wait: OnWait | None
-) -> Recording:
+    running: Coroutine[None, None, list[Exchange]], stall_seconds: float, on_wait: OnWait | None
+) -> list[Exchange]:
     """What `running` gives, while `on_wait` is told how long it takes."""
 
     async def tick(said_at: OnWait) -> None:

@@ -40,7 +40,8 @@ WORKLOADS: Mapping[str, int] = {
     "positions": 1,
     "projection": 2,  # 2: x takes turns on several places, weights on eight copies at least, large ones apart
     "routing": 2,  # 2: the data of topk have scores apart and a bias that decides
-    "serving": 1,
+    # 2: streams begin spread over the time of one answer, and a window when they have; the rank-slice's fixed weights
+    "serving": 2,
     "answers": 1,
 }
 """By name of those whose buffers and calls are built by the same code."""
