@@ -316,6 +316,23 @@ def test_the_newest_file_gates_whatever_cannot_touch_the_metric() -> None:
     assert [each.baseline and each.baseline.path.name for each in (kernel, launched)] == ["0002_x.json", "0001_x.json"]
 
 
+@pytest.mark.parametrize("seen", ["0", "1", "3"])
+def test_which_card_is_visible_decides_neither_the_file_nor_the_reason_where_it_cannot_touch(seen: str) -> None:
+    """Of a file without the metric it was held to touch: the reasons then hung on the card that recorded that file."""
+    run = replace(BASE, stack={**STACK, VISIBLE: seen})
+    other = file(replace(BASE, stack={**STACK, VISIBLE: "1"}), 2, day=2)
+    lacks = replace(other, metrics={LAUNCHED.name: other.metrics[LAUNCHED.name]})
+    chosen = choose(Path("x"), [file(), lacks], run, (), GEMM.name)
+    assert (chosen.baseline and chosen.baseline.path.name, chosen.fit) == ("0001_x.json", "same")
+    assert chosen.choice == ("the only one of this very stack", "newer, without this metric: 0002_x.json")
+
+    # The older file differs, though not for this metric: one of this very stack that lacks it does not take its place.
+    kernels = [replace(run, stack={**run.stack, "kernel": version}) for version in ("6", "7")]
+    newer = replace(lacks, provenance=replace(kernels[1], stack={**kernels[1].stack, VISIBLE: "1"}))
+    chosen = choose(Path("x"), [file(kernels[0]), newer], kernels[1], (), GEMM.name)
+    assert (chosen.baseline and chosen.baseline.path.name, chosen.fit) == ("0001_x.json", "same")
+
+
 def test_two_stacks_are_confounded_only_by_what_can_touch_the_metric() -> None:
     python = Difference("python", "3.12.3", "3.12.4", declarable=True)
     nccl = Difference("nccl", "2.28.3", "2.28.9", declarable=True)

@@ -14,6 +14,7 @@ from results import result
 from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.run import Run
+from pytest_decodegate.gate.text.explain import not_covered
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
 from pytest_decodegate.metric import Json, Metric
 from pytest_decodegate.report import lines, terminal
@@ -23,6 +24,35 @@ from pytest_decodegate.session.launches import Launches
 
 MEASURED = Numbers(78e-6)
 COMPARED = Numbers(78e-6, 70e-6, 0.114, 0.09, 0.14, 0.95)
+
+
+def against(name: str, file: str, *choice: str, noise: float = 0.002) -> Result:
+    found = result(Verdict.PASS, numbers=COMPARED)
+    basis = replace(found.judgement.basis, baseline=Path(file), choice=choice, sessions=1, session_noise=noise)
+    metric = replace(found.judgement.metric, name=name)
+    return replace(found, judgement=replace(found.judgement, metric=metric, basis=basis))
+
+
+def test_a_reason_for_a_baseline_is_one_line_with_the_metrics_that_it_is_for() -> None:
+    alike = [against(f"gemm[m={number}]", "H200/3_x.json", "the only one", "newer: 4_x.json") for number in range(60)]
+    assert terminal.chosen(alike) == ["against H200/3_x.json: the only one; newer: 4_x.json"]
+    names = [f"gemm[m={number}]" for number in range(5)]
+    others = [against("rope", "H200/3_x.json", "the last of 2"), against("topk", "H200/4_x.json", "the last of 2")]
+    assert terminal.chosen([*alike, *others]) == [
+        f"against H200/3_x.json: the only one; newer: 4_x.json ({', '.join(names)} and 55 more)",
+        "against H200/3_x.json: the last of 2 (rope)",
+        "against H200/4_x.json: the last of 2 (topk)",
+    ]
+
+
+def test_what_one_session_cannot_show_is_one_line_whatever_is_taken_instead() -> None:
+    noises = (0.0012, 0.0057, 0.002, 0.002)
+    results = [against(f"gemm[m={number}]", "x/1.json", noise=noise) for number, noise in enumerate(noises)]
+    (line,) = not_covered(each.judgement for each in results)
+    assert line.startswith("one baseline session cannot show how much sessions differ; 0.12 % to 0.57 % is taken until")
+    assert line.endswith(") (4 metrics)")
+    (line,) = not_covered(each.judgement for each in results[2:])
+    assert "; 0.20 % is taken until then (" in line
 
 
 def test_the_line_of_a_regression_says_how_much_and_how_sure() -> None:

@@ -146,7 +146,10 @@ def test_of_those_that_fit_one_with_the_metric_is_taken() -> None:
     selection = chosen([OLD, lacks], NCCL, "nccl")
 
     assert number(selection) == 1
-    assert selection.choice[1] == "also fits: 0005_stack.json (has no 'gemm'; nccl: 2.29 -> 2.28.9)"
+    assert selection.choice == (
+        "the only one that differs from this stack only in what was declared (nccl)",
+        "newer, without this metric: 0005_stack.json",
+    )
 
 
 def test_a_metric_that_only_the_new_stack_has_is_not_compared_with_itself() -> None:

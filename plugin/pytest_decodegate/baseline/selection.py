@@ -7,11 +7,12 @@ The rule, in order; among equals the stack that was recorded last, and of those 
 3. any other, so that what confounds the comparison can be shown. It is never judged;
 4. published figures, which have no samples.
 A file whose attached server did not say a setting that another file knows comes last: what changed would not be seen.
+What cannot touch the metric decides nothing, in a file without it either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Literal
 from ..machine.cards import other_cards, swapped
 from ..machine.provenance import FLAG, Difference, Provenance, differences, undeclared, unsaid
 from ..machine.reach import slowest_link, without_harmless
-from ..metric import Json
+from ..metric import Json, Metric
 from .schema import Baseline
 
 MOST_OTHERS = 3
@@ -66,12 +67,18 @@ class Selection:
 
 
 def contrast(
-    baseline: Baseline, provenance: Provenance, declared: Collection[str], metric: str | None = None
+    baseline: Baseline,
+    provenance: Provenance,
+    declared: Collection[str],
+    metric: str | None = None,
+    *,
+    as_measured: Metric | None = None,
 ) -> Selection:
     """Select `baseline` whatever its stack is: this is how `--perf-baseline PATH` compares.
 
     metric: whose newest session says which cards were measured, and whose way of being measured says what can touch it;
-    without it the newest session of all does, and everything that differs is held to touch.
+    without it the newest session of all does, and everything that differs is held to touch. as_measured: says how the
+    metric is measured where the file lacks it, so that what cannot touch it decides nothing there either.
     """
     telemetry = _telemetry(baseline, metric)
     found = (
@@ -88,8 +95,8 @@ def contrast(
     link = slowest_link(baseline.provenance.machine, provenance.machine)
     confounding = undeclared(found, declared)
     free: tuple[Difference, ...] = ()
-    if stored:
-        found, confounding, free = without_harmless(found, confounding, stored.metric, link)
+    if measured := stored.metric if stored else as_measured:
+        found, confounding, free = without_harmless(found, confounding, measured, link)
     return Selection(
         baseline.path.parent,
         baseline,
@@ -112,7 +119,9 @@ def choose(
     """The best of `baselines`, which lie in `folder` in the order of their numbers, by the rule of this module."""
     # Of two that were recorded at the same time, the higher number comes first.
     by_age = sorted(baselines, key=lambda baseline: _recorded(baseline, metric))
-    candidates = [contrast(baseline, provenance, declared, metric) for baseline in reversed(by_age)]
+    newest_first = by_age[::-1]
+    known = next((stored.metric for each in newest_first if (stored := each.metrics.get(metric or ""))), None)
+    candidates = [contrast(each, provenance, declared, metric, as_measured=known) for each in newest_first]
     order = ("changed", "same", "confounded", "published")
     said = _said(candidates, metric)
     ranked = sorted(
@@ -141,21 +150,25 @@ def _reasons(
     best: Selection, candidates: Sequence[Selection], declared: Collection[str], metric: str | None
 ) -> Iterator[str]:
     names = ", ".join(sorted(declared))
-    equals = [candidate for candidate in candidates if candidate.fit == best.fit]
-    yield _why(best, len(equals), names)
+    others = [candidate for candidate in candidates if candidate is not best]
+    newer = others[: candidates.index(best)]
+    if _holds(best, metric):  # what lacks the metric is neither an equal nor a reason
+        others = [other for other in others if _holds(other, metric)]
+
+    equals = [other for other in others if other.fit == best.fit]
+    yield _why(best, 1 + len(equals), names)
     if best.fit == "changed" and (idle := ", ".join(_without_effect(best, declared))):
         yield f"declared, but the same on both sides: {idle}"
 
-    others = [candidate for candidate in candidates if candidate is not best]
     if best.fit in ("changed", "same"):
-        also = [other for other in others if other.fit == best.fit]
         yield from (
-            f"recorded at the same time, lower number: {_name(other)}" for other in also if _tied(other, best, metric)
+            f"recorded at the same time, lower number: {_name(other)}" for other in equals if _tied(other, best, metric)
         )
-        yield from _listed("also fits", [other for other in also if not _tied(other, best, metric)], metric)
+        yield from _listed("also fits", [other for other in equals if not _tied(other, best, metric)], _shown)
 
-    newer = others[: candidates.index(best)]
-    yield from _listed("newer, left out", [other for other in newer if other.fit != best.fit], metric)
+    left_out = [other for other in newer if other in others and other.fit != best.fit]
+    yield from _listed("newer, left out", left_out, _shown)
+    yield from _listed("newer, without this metric", [other for other in newer if other not in others])
 
 
 def _why(best: Selection, equals: int, names: str) -> str:
@@ -177,10 +190,9 @@ def _why(best: Selection, equals: int, names: str) -> str:
     )
 
 
-def _listed(title: str, some: Sequence[Selection], metric: str | None) -> Iterator[str]:
+def _listed(title: str, some: Sequence[Selection], why: Callable[[Selection], str] | None = None) -> Iterator[str]:
     for other in some[:MOST_OTHERS]:
-        lacks = "" if _holds(other, metric) else f"has no {metric!r}; "
-        yield f"{title}: {_name(other)} ({lacks}{_shown(other)})"
+        yield f"{title}: {_name(other)}{f' ({why(other)})' if why else ''}"
 
     if more := len(some) - MOST_OTHERS:
         yield from (f"{title}: {more} more",) if more > 0 else ()

@@ -108,11 +108,17 @@ def _beside(summary: Summary) -> Iterator[str]:
 
 
 def chosen(results: Sequence[Result]) -> list[str]:
-    """Each baseline in use with the reason why it was chosen, once: "against 0001_x.json: the only one ..."."""
-    bases = (result.judgement.basis for result in results)
-    compared = ((basis.baseline, "; ".join(basis.choice)) for basis in bases if basis.baseline)
-    lines = (f"against {file.parent.name}/{file.name}: {choice}" for file, choice in compared)
-    return list(dict.fromkeys(lines))
+    """Each baseline in use with the reason why it was chosen, once: "against 0001_x.json: the only one ...".
+
+    Where files or reasons differ, each with the metrics that it is for.
+    """
+    names: dict[str, list[str]] = {}
+    for result in results:
+        basis = result.judgement.basis
+        if file := basis.baseline:
+            names.setdefault(f"{file.parent.name}/{file.name}: {'; '.join(basis.choice)}", []).append(result.name)
+
+    return [f"against {choice}{f' ({named(whose)})' * (len(names) > 1)}" for choice, whose in names.items()]
 
 
 def untouched(results: Sequence[Result]) -> list[str]:

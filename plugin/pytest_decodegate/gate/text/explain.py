@@ -167,21 +167,48 @@ def _certainty(judgement: Judgement, confidence: float) -> Iterator[str]:
 
 def not_covered(judgements: Iterable[Judgement]) -> list[str]:
     """What comparisons that pass or gate nothing do not cover, and nobody else says: once, with their number."""
-    silent = (judgement for judgement in judgements if judgement.verdict.passes or judgement.basis.elsewhere)
-    counts = Counter(text for judgement in silent for text in uncovered(judgement))
-    return [f"{text} ({count} metric{'s' * (count > 1)})" for text, count in counts.items()]
+    silent = [judgement for judgement in judgements if judgement.verdict.passes or judgement.basis.elsewhere]
+    counts = Counter(text for judgement in silent for text in _unseen(judgement))
+    assumed: dict[str, list[float]] = {}
+    for noise, source in filter(None, map(_assumed_noise, silent)):
+        assumed.setdefault(source, []).append(noise)
+
+    said = [*counts.items(), *((_one_session(taken, source), len(taken)) for source, taken in assumed.items())]
+    return [f"{text} ({count} metric{'s' * (count > 1)})" for text, count in said]
 
 
 def uncovered(judgement: Judgement) -> Iterator[str]:
     """What a comparison does not cover whatever the verdict is, in sentences."""
+    yield from _unseen(judgement)
+    if found := _assumed_noise(judgement):
+        noise, source = found
+        yield _one_session([noise], source)
+
+
+def _unseen(judgement: Judgement) -> Iterator[str]:
+    """What is not looked at where it is compared, or between windows of one server."""
     basis = judgement.basis
     if basis.elsewhere:
         yield ELSEWHERE
-    if judgement.numbers.confidence is None or basis.reference == "stack":
-        return
-    if basis.level == "window":
+    if _has_interval(judgement) and basis.level == "window":
         yield "windows of one server cannot see what a restart of the server would change"
-    if basis.sessions == 1 and basis.session_noise is not None:
-        taken = format_percent(basis.session_noise, signed=False)
-        source = recorded(noise_class(judgement.metric, basis.level)).session_source
-        yield f"one baseline session cannot show how much sessions differ; {taken} is taken until then ({source})"
+
+
+def _assumed_noise(judgement: Judgement) -> tuple[float, str] | None:
+    """How much sessions are taken to differ, and where that is from, while only one is stored; else None."""
+    basis = judgement.basis
+    if not _has_interval(judgement) or basis.sessions != 1 or basis.session_noise is None:
+        return None
+
+    return basis.session_noise, recorded(noise_class(judgement.metric, basis.level)).session_source
+
+
+def _has_interval(judgement: Judgement) -> bool:
+    """Whether it is beside stored sessions whose noise counts."""
+    return judgement.numbers.confidence is not None and judgement.basis.reference != "stack"
+
+
+def _one_session(taken: Sequence[float], source: str) -> str:
+    least, most = (format_percent(limit(taken), signed=False) for limit in (min, max))
+    between = least if least == most else f"{least} to {most}"
+    return f"one baseline session cannot show how much sessions differ; {between} is taken until then ({source})"
