@@ -58,6 +58,7 @@ def layer(*, transposed: bool, tp_size: int) -> Any:
     attention.fused_qkv_a_proj.tp_size = 1
     attention.o_proj = holder("RowParallelLinear", weight=empty(HIDDEN, INNER))
     attention.o_proj.tp_size = tp_size
+    attention.attn = holder("MLAAttention", k_scale=torch.tensor(77.0))
     found.self_attn = attention
     found.norm = holder(weight=empty(HIDDEN))
     found.gate = holder(weight=empty(EXPERTS, HIDDEN), e_score_correction_bias=empty(EXPERTS, dtype=torch.float32))
@@ -136,7 +137,7 @@ def test_layouts_of_versions_hold_the_same_weights() -> None:
 def test_every_parameter_is_filled_to_its_size_and_what_is_no_weight_is_left() -> None:
     found = weights(fixed())
     for name, weight in found.items():
-        assert (weight == 77).all() == name.endswith("_shape"), name
+        assert (weight == 77).all() == name.endswith(("_shape", "k_scale")), name
 
     assert (found["layers.0.norm.weight"] == 1).all()
     assert (found["layers.0.gate.e_score_correction_bias"] == 0).all()
@@ -213,7 +214,7 @@ def test_ranks_share_what_is_replicated_and_nothing_else() -> None:
         fix(found, TOP_K, rank, 2)
 
     same = {name for name, weight in weights(first).items() if torch.equal(weight, weights(second)[name])}
-    assert {name for name in same if not name.endswith("_shape")} == {
+    assert {name for name in same if not name.endswith(("_shape", "k_scale"))} == {
         "layers.0.self_attn.fused_qkv_a_proj.weight",
         "layers.0.norm.weight",
         "layers.0.gate.weight",

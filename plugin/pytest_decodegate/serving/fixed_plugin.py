@@ -74,8 +74,8 @@ def fix(model: Any, top_k: int, rank: int = 0, ranks: int = 1) -> int:
     """Fill the parameters of `model`, a torch module as vLLM makes it, in place; returns how many there are.
 
     top_k: experts of a token; 0 for a model without. rank, ranks: of the tensor-parallel group. Integers that are no
-    packed weights stay as they are. Raises ValueError for experts that do not divide into `top_k` groups, or that the
-    hidden state has no room for.
+    packed weights, and scalars, stay as they are. Raises ValueError for experts that do not divide into `top_k` groups,
+    or that the hidden state has no room for.
     """
     found = list(_parameters(model))
     layout = _layout(found, top_k)
@@ -197,6 +197,8 @@ class Filling:
     def fill(self) -> None:
         """Fill it by what its key says it is."""
         leaf = self._key.partition("@")[0].rpartition(".")[2]
+        if self._weight.dim() == 0:
+            return  # a scale of the KV cache, whose default says that there is none
         if not self._weight.dtype.is_floating_point:
             if leaf.endswith("_packed"):
                 self._draw()
