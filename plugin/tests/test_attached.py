@@ -28,7 +28,7 @@ TESTS = """
 
 
     @pytest.mark.perf
-    @pytest.mark.parametrize(("name", "tokens"), [("same", 4), ("slow", 3), ("dead", 2)])
+    @pytest.mark.parametrize(("name", "tokens"), [("same", 12), ("slow", 11), ("dead", 10)])
     def test_tpot(perf, server, name, tokens):
         perf.measure_tpot(Metric.of(name, "cpu", tolerance=0.95), server, Load(1, 4, tokens, 3))
 
@@ -39,7 +39,7 @@ TESTS = """
 """
 
 STEP_SECONDS = 0.008
-SAME, SLOW, DEAD = 4, 3, 2
+SAME, SLOW, DEAD = 12, 11, 10
 """Tokens of the requests that both answer alike, that the candidate answers slowly, and that kill it in time."""
 
 ASKED_OF_A_WINDOW = 5

@@ -23,14 +23,14 @@ TESTS = """
 
 
     @pytest.mark.perf(metric="made[t={tokens}]", load=load)
-    @pytest.mark.parametrize("tokens", [4, 5])
+    @pytest.mark.parametrize("tokens", [12, 13])
     def test_tpot(perf, server, tokens):
         perf.measure_tpot(Metric.of(f"made[t={tokens}]", "cpu", tolerance=0.95), server, load(tokens))
 
 
-    @pytest.mark.perf(metric="other", load=lambda: load(4))
+    @pytest.mark.perf(metric="other", load=lambda: load(12))
     def test_another(perf, server):
-        perf.measure_tpot(Metric.of("other", "cpu", tolerance=0.95), server, load(5))
+        perf.measure_tpot(Metric.of("other", "cpu", tolerance=0.95), server, load(13))
 
 
     @pytest.mark.perf(stand_in="elsewhere", load=lambda: load(9))
@@ -48,14 +48,14 @@ def servers() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
 
 
 def counting(server: ScriptedServer, log: Counter[tuple[str, int]]) -> str:
-    """The URL of `server`, which takes 4 ms a token and notes how many tokens it is asked for, and how often."""
+    """The URL of `server`, which takes 8 ms a token and notes how many tokens it is asked for, and how often."""
 
     async def complete(request: web.Request) -> web.StreamResponse:
         tokens = (await request.json())["max_tokens"]
         log[server.url, tokens] += 1
         pieces = answer(tokens)
         timed, end = pieces[: tokens - 1], b"".join(pieces[tokens - 1 :])  # no pause after the last token
-        return await streaming([*timed, end], pause_s=0.004)(request)
+        return await streaming([*timed, end], pause_s=0.008)(request)
 
     server.completion = complete
     server.owner, server.version = "vllm", "0.26.0"
@@ -65,7 +65,7 @@ def counting(server: ScriptedServer, log: Counter[tuple[str, int]]) -> str:
 def test_the_loads_of_a_run_are_those_of_the_metrics_that_it_measures(pytester: pytest.Pytester) -> None:
     items = pytester.getitems(TESTS)
     found = loads_of(items, stand_in=False)
-    assert found == {"made[t=4]": Load(1, 4, 4, 3), "made[t=5]": Load(1, 4, 5, 3), "other": Load(1, 4, 4, 3)}
+    assert found == {"made[t=12]": Load(1, 4, 12, 3), "made[t=13]": Load(1, 4, 13, 3), "other": Load(1, 4, 12, 3)}
     assert loads_of(items, stand_in=True) == {"elsewhere": Load(1, 4, 9, 3)}
 
 
@@ -81,7 +81,7 @@ def test_windows_of_all_declared_loads_are_measured_before_the_first_verdict(
     pairs = ("--perf-replicates=3", "--perf-max-replicates=3")
     result = pytester.runpytest_subprocess("-v", "-m", "perf", "-k", "test_tpot", *stacks, *pairs)
     result.assert_outcomes(passed=2, deselected=2)
-    assert {tokens: log[url, tokens] for url in (base, candidate) for tokens in (4, 5)} == {4: 15, 5: 15}
+    assert {tokens: log[url, tokens] for url in (base, candidate) for tokens in (12, 13)} == {12: 15, 13: 15}
     result.stdout.fnmatch_lines(["*3 pairs of windows that earlier metrics were measured on*"])
 
 
@@ -93,7 +93,7 @@ def test_a_load_that_is_not_the_declared_one_is_refused(
     url = counting(servers[0], Counter())
     result = pytester.runpytest_subprocess("-m", "perf", "-k", "test_another", f"--perf-server={url}")
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["*declares load=Load(concurrency=1*output_tokens=4*measures under*output_tokens=5*"])
+    result.stdout.fnmatch_lines(["*declares load=Load(concurrency=1*output_tokens=12*measures under*output_tokens=13*"])
 
 
 @pytest.mark.parametrize("load", ["lambda missing: 1", "lambda tokens: tokens / 0 if False else int('x')", "'c=1'"])

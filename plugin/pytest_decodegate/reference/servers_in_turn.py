@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from ..cause import Finding
 from ..errors import ServerHung
 from ..gate.confirming import is_open
-from ..gate.evidence import quality
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
 from ..gate.pairs import Contrast, foreseen_half_width, judge_pairs
 from ..gate.stats.looks import planned_looks
@@ -25,10 +24,10 @@ from ..gate.stats.rules import Settlement, surely_found
 from ..gate.text.quantity import format_percent
 from ..gate.verdict import Judgement, Verdict
 from ..machine.cards import gpus_seen
-from ..measure.answers import NoLogprobs
 from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE
+from .answers_of_both import AnswersOfBoth
 from .loaded import as_loaded
 from .protocol import Judged
 from .ranks_in_turn import side_of
@@ -47,9 +46,6 @@ LEAST_PAIRS = 3
 
 _PAIRED = {"server": "server starts", "window": "windows"}
 
-ANSWER_PASSES = 2
-"""Over the prompts, on the first server of each stack: with two it is known how far one server agrees with itself."""
-
 
 @dataclass(frozen=True, slots=True)
 class Servers:
@@ -58,8 +54,7 @@ class Servers:
     start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. both: starts
     one of each side beside each other, on each other's cards where `swapped`; None where there is no room for two.
     runs: whether one that was started is still there. window: a source of windows on a server, for a metric by its
-    name. answers: a source of answers, which come before
-    the clock. clock: in seconds.
+    name. answers: a source of answers, which come before the clock. clock: in seconds.
     level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
     loaded: what a process of each side's stack loads, where that was asked.
     """
@@ -131,10 +126,7 @@ class ServersInTurn:
         self._budget = budget
         self._say = say
         self._of = {name: _Measured(load, servers.level) for name, load in loads.items()}
-        self._answers: dict[SideName, Taken] = {}
-        self._without: dict[SideName, NoLogprobs] = {}
-        self._wrong: dict[SideName, str | None] = {}
-        self._not_compared: tuple[Finding, ...] = ()
+        self._answers = AnswersOfBoth(servers.answers)
         self._first: dict[SideName, Server] = {}  # started, and not yet measured
         self._candidate: Server | None = None
         self._failure: StackFailed | None = None  # of a start: none is tried again
@@ -194,8 +186,8 @@ class ServersInTurn:
             if measured.pairs < look or not is_open(judgement, self._budget.metrics):
                 break
 
-        cut = measured.pairs < LEAST_PAIRS and measured.goes_on and not any(self._wrong.values())
-        notes = self._account(judgement, self._spent_s - spent_s, cut=cut and not self._contrast.unused)
+        cut = measured.pairs < LEAST_PAIRS and self._says_more(measured)
+        notes = self._account(judgement, self._spent_s - spent_s, cut=cut)
         return replace(judgement, notes=(*notes, *judgement.notes))
 
     def _account(self, judgement: Judgement, seconds: float, *, cut: bool) -> Iterator[Finding]:
@@ -227,8 +219,11 @@ class ServersInTurn:
 
     def _may_go_on(self, measured: _Measured) -> bool:
         """Whether another pair says more, and there is time for it; for the first of a run there always is."""
-        goes_on = measured.goes_on and not self._contrast.unused and not any(self._wrong.values())
-        return goes_on and (self._pairs == 0 or self._spent_s + self._last_s <= self._budget.seconds)
+        has_time = self._pairs == 0 or self._spent_s + self._last_s <= self._budget.seconds
+        return has_time and self._says_more(measured)
+
+    def _says_more(self, measured: _Measured) -> bool:
+        return measured.goes_on and not (self._contrast.unused or self._answers.are_wrong)
 
     def _judged(self, metric: Metric) -> Judgement:
         base, candidate = (side_of(self._taken(metric.name, side), metric) for side in SIDES)
@@ -237,7 +232,9 @@ class ServersInTurn:
     def _taken(self, name: str, side: SideName) -> Taken:
         """What a side gave for a metric, with what is known of its answers."""
         taken = self._of[name].taken[side]
-        return replace(taken, wrong=taken.wrong or self._wrong.get(side), notes=(*taken.notes, *self._not_compared))
+        return replace(
+            taken, wrong=taken.wrong or self._answers.wrong(side), notes=(*taken.notes, *self._answers.notes)
+        )
 
     def _pair(self) -> None:
         """One server of each stack, and a window of each for every metric that is still open.
@@ -262,7 +259,7 @@ class ServersInTurn:
             servers = {**self._both()}
 
         for side in order:
-            self._question(side, servers[side])
+            self._answers.ask(side, servers[side])
 
         for turn, name in enumerate(self._open):
             for side in order if turn % 2 == 0 else order[::-1]:
@@ -307,24 +304,14 @@ class ServersInTurn:
 
     def _visit(self, side: SideName, server: Server) -> None:
         """All that is asked of one server in its life."""
-        self._question(side, server)
+        self._answers.ask(side, server)
         for name in self._open:
             self._window(side, server, name)
-
-    def _question(self, side: SideName, server: Server) -> None:
-        """Its answers, if they are not known of its stack."""
-        if side not in self._answers:
-            with blamed(side):
-                self._answers[side] = answers = self._ask(side, server)
-
-            self._wrong[side] = answers.wrong
-            if len(self._answers) == len(SIDES):
-                self._compare_answers()
 
     def _window(self, side: SideName, server: Server, name: str) -> None:
         """A window for one metric; its failure is that metric's alone, unless the server hangs."""
         measured = self._of[name]
-        if any(self._wrong.values()):
+        if self._answers.are_wrong:
             return
         try:
             with blamed(side):
@@ -370,37 +357,6 @@ class ServersInTurn:
             seconds = self._servers.clock() - began
             self._spent_s += seconds
             self._last_s = seconds if is_pair and self._pairs else self._last_s + seconds
-
-    def _ask(self, side: SideName, server: Server) -> Taken:
-        """The answers of a server; none of one that gives no logprobs, which is kept in mind."""
-        try:
-            return self._servers.answers(server).take(ANSWER_PASSES)
-        except NoLogprobs as error:
-            self._without[side] = error
-            return Taken("window")
-
-    def _compare_answers(self) -> None:
-        """The candidate is wrong if it answers otherwise than the base, by more than the base differs from itself."""
-        if any(self._wrong.values()):
-            return
-        if self._without:
-            self._note_not_compared()
-            return
-
-        base, candidate = self._answers["base"], self._answers["candidate"]
-        exact = candidate.contract.get("batch_invariant") is True
-        passes = quality.passes(base.replicates), quality.passes(candidate.replicates)
-        found = quality.compare(*passes, tolerance=DEFAULT_TOLERANCE["quality"], exact=exact)
-        self._wrong["candidate"] = found.wrong
-
-    def _note_not_compared(self) -> None:
-        """What the base cannot do either is no fault of the candidate; what it alone cannot do any more is."""
-        if "base" not in self._without:
-            with blamed("candidate"):
-                raise self._without["candidate"]
-
-        lacking = " and ".join(f"the {side}" for side in SIDES if side in self._without)
-        self._not_compared = (Finding(f"the answers were not compared: {lacking} answers without logprobs"),)
 
 
 def _proven(judgement: Judgement) -> Judgement:
