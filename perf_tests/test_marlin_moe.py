@@ -24,6 +24,9 @@ FIRST_RUN = Plan(batch=5, min_samples=10, max_samples=30, precision=0.03, max_wa
 EAGER_BAND = 0.15
 """Launched one by one, small batches wait for the host, whose clock and load are not the GPU's."""
 
+SHARED_BANDS = {1: 0.05, 64: 0.03}
+"""By tokens, of the shared expert's GEMMs as INT4: a few us each, whose fresh gangs scatter by 0.6 to 1.1 %."""
+
 
 @pytest.mark.perf(metric="marlin_moe[m={tokens}]")
 @pytest.mark.parametrize("tokens", BATCHES, ids="m={}".format)
@@ -66,7 +69,8 @@ def test_marlin_gemm(perf: Perf, which: str, tokens: int) -> None:
 def test_marlin_dense(perf: Perf, projection: str, tokens: int) -> None:
     """Dense W4A16 at the dims of fused_qkv_a and the shared expert: what an INT4 checkpoint of them would run."""
     perf.needs_gpu("Marlin")
-    metric = Metric.of(f"marlin_dense[{projection},m={tokens}]", "kernel")
+    band = None if projection == "fused_qkv_a" else SHARED_BANDS[tokens]
+    metric = Metric.of(f"marlin_dense[{projection},m={tokens}]", "kernel", tolerance=band)
     perf.measure(metric, marlin_dense, projection=projection, tokens=tokens)
 
 

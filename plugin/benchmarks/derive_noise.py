@@ -1,4 +1,6 @@
-"""How noisy each class of metrics was where it was recorded: data/noise_spreads.json gives gate/stats/noise.json.
+"""How noisy each class of metrics was where it was recorded: recorded sessions give gate/stats/noise.json.
+
+The sessions are those of the shipped baselines, and older ones that left these (data/noise_spreads.json).
 
 python plugin/benchmarks/derive_noise.py          prints what is derived; exit code 1 if the shipped file differs
 python plugin/benchmarks/derive_noise.py --write  writes it
@@ -6,7 +8,10 @@ python plugin/benchmarks/derive_noise.py --add BASELINE HOST TIMING   adds the s
 
 A line of the data is one session of one metric: host (cards that were measured), timing (sessions with the same letter
 were timed by the same code, so that only noise differs), the level in seconds, and how many processes scattered by how
-much (null where that is not known).
+much (null where that is not known). Of a shipped baseline the file is the timing: its sessions have one contract.
+Sessions of different timing are never put beside each other: the gate would refuse to. Of a metric that was timed in
+several ways the newest counts. How sessions differ is asked of what is timed as today, and of older timings only where
+a class has too little of that.
 """
 
 from __future__ import annotations
@@ -15,23 +20,46 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import betaln
+from scipy.stats import chi2
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.gate.stats import recorded as shipped
 from pytest_decodegate.gate.stats.noise import Variance, process_prior, session_variance
 from pytest_decodegate.gate.stats.recorded import Mode, NoiseClass, Recorded, noise_class
 from pytest_decodegate.gate.verdict import session_logs
-from pytest_decodegate.metric import Kind, Level
+from pytest_decodegate.metric import Kind, Level, Metric, literal_brackets
 
 DATA = Path(__file__).with_name("data") / "noise_spreads.json"
+BASELINES = Path(__file__).parents[2] / "baselines"
+DRIFTED = Path(__file__).parents[1] / "tests" / "data" / "drifted_contracts.json"
+"""What the code times in another way today; test_recorded_contracts.py holds it to be complete."""
+
+CHANGED_SINCE = ", changed since"
+"""Ends the timing of those."""
 SHIPPED = Path(shipped.__file__).with_name("noise.json")
 
 LEAST_METRICS = 8
 """With fewer metrics in a class nothing is derived from it."""
+
+LEAST_PAIRS = 30
+"""With fewer metrics in two sessions nothing is known of tails."""
+
+LEAST_ALIKE, MOST_ALIKE = 2.5, 50.0
+"""Ends of the degrees of freedom that the session noise of a class may have: a root mean square needs more than two,
+and from fifty on metrics are as good as alike."""
+
+USUAL_DF, USUAL_FACTOR = 4.0, 2.0
+"""How alike metrics are in session noise before there are data: a dozen of them say next to nothing of tails."""
 
 ASSUMED: Mapping[str, tuple[float, float, float]] = {
     "kernel": (0.002, 1.5, 0.003),
@@ -64,19 +92,85 @@ class Line:
         return NoiseClass(self.kind, self.mode, self.replicate)
 
 
-def lines(path: Path = DATA) -> list[Line]:
-    """The recorded data."""
-    return [Line(**fields) for fields in json.loads(path.read_text())]
+class SessionLaw(NamedTuple):
+    """Of the scaled inverse chi-square distribution of the metrics' session variances: its scale as an sd, and its df.
+
+    heaviest: scale and df of the heaviest tails that the data do not refuse (95 %, by profile likelihood).
+    """
+
+    scale: float
+    df: float
+    heaviest: tuple[float, float]
+
+    @property
+    def sd(self) -> float:
+        """Root mean square over metrics."""
+        return self.scale * math.sqrt(self.df / (self.df - 2))
+
+
+def lines(path: Path = DATA, baselines: Path = BASELINES) -> list[Line]:
+    """The recorded data, oldest first: those of `path`, then what `baselines` hold beyond them."""
+    old = [Line(**fields) for fields in json.loads(path.read_text())]
+    known: dict[str, list[Line]] = defaultdict(list)
+    for line in old:
+        known[line.metric].append(line)
+
+    return [*old, *(line for line in shipped_lines(baselines) if not any(_is_one(line, e) for e in known[line.metric]))]
+
+
+def _is_one(line: Line, other: Line) -> bool:
+    """Whether these are one session: files keep six digits of each process."""
+    is_level = math.isclose(line.level, other.level, rel_tol=2e-6)
+    return is_level and (other.sd is None or math.isclose(line.sd or 0.0, other.sd, rel_tol=0.01))
+
+
+def shipped_lines(baselines: Path) -> Iterator[Line]:
+    """The sessions of the baselines in a folder; files in the order of their numbers, which is that of time."""
+    for path in sorted(baselines.glob("*/*.json"), key=lambda path: (path.name, path.parent.name)):
+        gone = {name for name, stored in load(path).metrics.items() if has_drifted(path.parent.name, stored.metric)}
+        for line in of_baseline(path, "", f"{path.parent.name}/{path.name}"):
+            yield replace(line, timing=line.timing + CHANGED_SINCE) if line.metric in gone else line
+
+
+def has_drifted(folder: str, metric: Metric) -> bool:
+    """Whether the code times a shipped metric in another way today."""
+    return any(
+        fnmatchcase(folder, each["files"])
+        and fnmatchcase(metric.name, literal_brackets(each["metrics"]))
+        and metric.contract.get(each["field"]) == each["stored"]
+        for each in _drifted()
+    )
+
+
+@cache
+def _drifted() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DRIFTED.read_text())
+    return found
 
 
 def of_baseline(path: Path, host: str, timing: str) -> Iterator[Line]:
     """The sessions of a stored baseline, all of its metrics that are times."""
     for stored in load(path).metrics.values():
         metric, found = stored.metric, noise_class(stored.metric, stored.level)
-        for logs in session_logs(stored) if metric.better == "lower" and stored.level != "published" else []:
+        if metric.better != "lower" or stored.level == "published" or metric.kind == "quality":
+            continue
+        for session, logs in zip(stored.current, session_logs(stored), strict=True):
             spread = stdev(logs) if len(logs) > 1 else None
             level = math.exp(fmean(logs))
-            yield Line(host, timing, metric.name, *found, level, len(logs), spread, metric.tolerance)
+            where = host or f"session {session.id}"
+            yield Line(where, timing, metric.name, *found, level, len(logs), spread, metric.tolerance)
+
+
+def newest(some: Iterable[Line]) -> list[Line]:
+    """Of each metric the lines of its newest timing; `some` are in order of time."""
+    found: dict[str, list[Line]] = {}
+    for line in some:
+        known = found.setdefault(line.metric, [])
+        if known and known[0].timing != line.timing:
+            known.clear()
+        known.append(line)
+
+    return [line for each in found.values() for line in each]
 
 
 def process_variances(some: Sequence[Line]) -> list[Variance]:
@@ -104,6 +198,30 @@ def session_means(some: Sequence[Line], typical: float) -> list[tuple[Variance, 
     return found
 
 
+def session_law(means: Sequence[tuple[Variance, float]]) -> SessionLaw:
+    """How much metrics differ between sessions and how alike they are in that, by likelihood over both.
+
+    means: as of `session_means`. The df leans on what is usual (a log-normal prior): a few dozen metrics outweigh it.
+    """
+    grid = np.geomspace(LEAST_ALIKE, MOST_ALIKE, 100)
+    fits = [(math.sqrt(session_variance(means, df)), float(df)) for df in grid]
+    likely = np.array([_log_likelihood(means, scale**2, df) for scale, df in fits])
+    prior = np.array([(math.log(df / USUAL_DF) / math.log(USUAL_FACTOR)) ** 2 / 2 for df in grid])
+    best = int(np.argmax(likely - prior))
+    near = likely > likely.max() - chi2(1).ppf(0.9) / 2  # one-sided
+    return SessionLaw(*fits[best], fits[int(np.argmax(near))])
+
+
+def _log_likelihood(means: Sequence[tuple[Variance, float]], v: float, df: float) -> float:
+    """Of variances of session means, each of which follows F around the session variance and the processes' share."""
+    total = 0.0
+    for (value, own), share in means:
+        x = own * max(value, 1e-20) / (df * (v + share))
+        total += own / 2 * math.log(x) - (own + df) / 2 * math.log1p(x) - float(betaln(own / 2, df / 2))
+
+    return total
+
+
 def derived(some: Sequence[Line]) -> dict[str, Recorded]:
     """What noise.json should hold: each class with enough data, and the kinds, which stand in for all others."""
     classes: dict[NoiseClass, list[Line]] = defaultdict(list)
@@ -112,30 +230,42 @@ def derived(some: Sequence[Line]) -> dict[str, Recorded]:
 
     table = {kind: _assumed(*numbers) for kind, numbers in ASSUMED.items()}
     for each, members in classes.items():
-        if len(process_variances(members)) >= LEAST_METRICS:
-            table["/".join(each)] = _recorded(members, ASSUMED[each[0]][2])
+        if len(process_variances(newest(members))) >= LEAST_METRICS:
+            table["/".join(each)] = _recorded(members, table[each[0]])
 
     return table
 
 
 def _assumed(process_sd: float, process_df: float, session_sd: float) -> Recorded:
-    return Recorded(process_sd, process_df, session_sd, "assumed: nobody has recorded it", "assumed: as for its kind")
+    sources = "assumed: nobody has recorded it", "assumed: as for its kind"
+    return Recorded(process_sd, process_df, session_sd, USUAL_DF, *sources)
 
 
-def _recorded(members: Sequence[Line], assumed_session: float) -> Recorded:
-    variances = process_variances(members)
+def class_means(members: Sequence[Line], *, ever: bool = False) -> list[tuple[Variance, float]]:
+    """`session_means` of a class, where a line that does not know its scatter has the typical one.
+
+    Of what is timed as today if that is enough; ever: of whatever was timed in one way on several hosts.
+    """
+    typical = process_prior(process_variances(newest(members)), None).value
+    today = session_means([line for line in members if line.timing.endswith(".json")], typical)
+    return session_means(members, typical) if ever or len(today) < LEAST_PAIRS else today
+
+
+def _recorded(members: Sequence[Line], assumed: Recorded) -> Recorded:
+    variances = process_variances(newest(members))
     process = process_prior(variances, None)
-    means = session_means(members, process.value)
+    means = class_means(members)
     enough = len(means) >= LEAST_METRICS
-    session = math.sqrt(session_variance(means, math.inf)) if enough else assumed_session
-    hosts = sorted({line.host for line in members})
+    law = session_law(means) if enough else None
+    hosts = sorted({line.host for line in newest(members)})
     return Recorded(
         process_sd=_rounded(math.sqrt(process.value)),
         process_df=_rounded(process.df),
-        session_sd=_rounded(session),
+        session_sd=_rounded(law.sd) if law else assumed.session_sd,
+        session_df=_rounded(law.df) if law else assumed.session_df,
         process_source=f"{len(variances)} sessions of one metric each, on {', '.join(hosts)}",
         session_source=(
-            f"{len(means)} metrics on two hosts or more, timed by the same code"
+            f"{len(means)} metrics in two sessions or more, timed by the same code"
             if enough
             else "assumed: no class of its kind has two sessions that were timed by the same code"
         ),

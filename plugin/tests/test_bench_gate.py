@@ -15,9 +15,12 @@ import pytest
 
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection
+from pytest_decodegate.gate.decision import is_together
+from pytest_decodegate.gate.materiality import weighed
+from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.verdict import judge
 from pytest_decodegate.machine.provenance import Provenance
-from pytest_decodegate.metric import Measurement, Metric, Replicate
+from pytest_decodegate.metric import Measurement, Replicate
 
 
 @pytest.fixture
@@ -32,44 +35,69 @@ def replicates(logs: tuple[float, ...]) -> tuple[Replicate, ...]:
     return tuple(Replicate((math.exp(log),)) for log in logs)
 
 
-def test_its_metrics_are_those_of_a_host_that_had_not_recorded(bench_gate: ModuleType) -> None:
-    kinds = [metric.found.kind for metric in bench_gate.metrics()]
-    assert (kinds.count("kernel"), kinds.count("collective")) == (83, 21)
-    assert all(metric.scatter > 0 for metric in bench_gate.metrics())
+def test_its_metrics_are_those_of_a_run_on_two_cards(bench_gate: ModuleType) -> None:
+    kinds = [each.found.kind for each in bench_gate.metrics()]
+    assert kinds.count("kernel") >= 83
+    assert kinds.count("collective") >= 21
+    assert all(each.scatter > 0 for each in bench_gate.metrics())
+    assert bench_gate.weights()["marlin_moe[m=8]"].share > 0.05
+
+
+def test_what_is_promised_is_what_sessions_of_todays_contracts_say(bench_gate: ModuleType) -> None:
+    promised, *others = bench_gate.tails()
+    assert promised.promised
+    assert not any(other.promised for other in others)
+    kernels = recorded(NoiseClass("kernel", "graph", "gang"))
+    sd = promised.scale["kernel"] * math.sqrt(promised.df["kernel"] / (promised.df["kernel"] - 2))
+    assert sd == pytest.approx(kernels.session_sd, rel=0.03)
+    assert promised.df["kernel"] == pytest.approx(kernels.session_df, rel=0.03)
+    assert all(other.df["kernel"] < promised.df["kernel"] for other in others)
+
+
+def test_metrics_differ_between_sessions_as_the_law_says(bench_gate: ModuleType) -> None:
+    law = replace(bench_gate.tails()[0], scale={"kernel": 0.001, "collective": 0.003}, cut=False)
+    law = replace(law, df={"kernel": 8.0, "collective": math.inf})
+    draw = np.random.default_rng(1)
+    drawn = np.array([bench_gate.session_sds(draw, law) for _ in range(50)])
+    kernels = np.array([each.is_kernel for each in bench_gate.metrics()])
+    assert np.sqrt((drawn[:, kernels] ** 2).mean()) == pytest.approx(0.001 * math.sqrt(8 / 6), rel=0.03)
+    assert (drawn[:, ~kernels] == 0.003).all()
 
 
 def test_it_judges_as_a_run_does(bench_gate: ModuleType) -> None:
-    world = bench_gate.World(np.random.default_rng(2), bench_gate.TAILS[0], 2)
+    world = bench_gate.World(np.random.default_rng(2), bench_gate.tails()[0], 2)
     stored = {}
-    for metric, band, sessions in zip(world.metrics, world.bands, world.base, strict=True):
-        contract = {"mode": metric.found.mode}
-        known = Metric(metric.name, "s", metric.found.kind, band, contract)
-        recorded = (
+    for each, sessions in zip(bench_gate.metrics(), world.base, strict=True):
+        known = (
             Session(f"s{n}", "2026-01-01T00:00:00+00:00", "gang", replicates(logs)) for n, logs in enumerate(sessions)
         )
-        stored[metric.name] = StoredMetric(known, tuple(recorded))
+        stored[each.metric.name] = StoredMetric(each.metric, tuple(known))
 
     baseline = Baseline(Path("0001.json"), "here", "stack", Provenance({}, {}, {}), stored)
-    index, values = 3, world.measure(3, 0.0, 5)
-    name = world.metrics[index].name
-    judgement = judge(
-        Measurement(stored[name].metric, replicates(values), "gang"), Selection(Path(), baseline), looks=2
-    )
-    found = bench_gate.compare(values, world.base[index], world.peers(index), world.metrics[index].found, 2)
-    assert judgement.numbers.hi == pytest.approx(math.expm1(found.hi))
-    assert judgement.numbers.p_worse == pytest.approx(found.p_worse)
-    assert judgement.verdict == bench_gate.decide(found, world.bands[index])
+    for index in (3, 40):
+        measured = replicates(world.measure(index, 0.0, 5))
+        metric = bench_gate.metrics()[index].metric
+        judgement = judge(Measurement(metric, measured, "gang"), Selection(Path(), baseline), looks=2)
+        judgement = weighed(judgement, bench_gate.weights())
+        found = bench_gate.judged(world, index, measured)
+        assert found.verdict == judgement.verdict
+        assert found.step == judgement.step
+        for name in ("measured", "base", "change", "lo", "hi", "p_worse", "standard_error"):
+            assert getattr(found.numbers, name) == pytest.approx(getattr(judgement.numbers, name))
 
 
-def test_a_much_slower_metric_is_no_go_and_named_alone(bench_gate: ModuleType) -> None:
-    run = bench_gate.run(bench_gate.World(np.random.default_rng(4), bench_gate.TAILS[0], 3), 7)
-    assert (run.answer, run.blamed) == ("NO-GO", (7,))
+def test_a_much_slower_metric_is_no_go_and_named(bench_gate: ModuleType) -> None:
+    index = next(n for n, each in enumerate(bench_gate.metrics()) if each.metric.name == "marlin_moe[m=64]")
+    run = bench_gate.run(bench_gate.World(np.random.default_rng(4), bench_gate.tails()[0], 3), index)
+    assert run.answer == "NO-GO"
+    # The step that is mostly made of it may be slower, too.
+    assert {name for name in run.blamed if not is_together(name)} == {"marlin_moe[m=64]"}
 
 
 def test_a_cell_that_misses_a_target_is_not_kept(bench_gate: ModuleType) -> None:
-    runs = bench_gate.simulate(bench_gate.Job(bench_gate.TAILS[0], 5, 1, 3))
+    runs = bench_gate.simulate(bench_gate.Job(0, 5, 1, 3))
     good = [replace(run, answer="GO" if run.slower is None else "NO-GO", blamed=(run.slower,)) for run in runs]
-    cell = bench_gate.Cell(bench_gate.TAILS[0], 5, tuple(good))
+    cell = bench_gate.Cell(bench_gate.tails()[0], 5, tuple(good))
     assert cell.kept
     assert "!" not in str(cell)
 
@@ -79,6 +107,6 @@ def test_a_cell_that_misses_a_target_is_not_kept(bench_gate: ModuleType) -> None
         "kernels' half width": lambda run: replace(run, half_width=0.01),
     }
     for spoil in missed.values():
-        bad = bench_gate.Cell(bench_gate.TAILS[0], 5, tuple(map(spoil, good)))
+        bad = bench_gate.Cell(bench_gate.tails()[0], 5, tuple(map(spoil, good)))
         assert not bad.kept
         assert "!" in str(bad)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from statistics import fmean, variance
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from scipy import optimize, special, stats
 
 from pytest_decodegate.gate.stats.gamma import digamma, inverse_trigamma, trigamma
 from pytest_decodegate.gate.stats.noise import (
-    HETEROGENEITY_DF,
     SESSION_DF,
     ClassNoise,
     Spread,
@@ -28,6 +28,7 @@ from pytest_decodegate.gate.stats.rules import Comparison, compare, compare_sess
 from pytest_decodegate.metric import Metric
 
 KERNELS = NoiseClass("kernel", "graph", "gang")
+ALIKE = recorded(KERNELS).session_df
 SERVING = NoiseClass("serving", "host", "window")
 
 logs = st.floats(-5, 5)
@@ -151,7 +152,7 @@ def restricted_likelihood(v: float, means: Sequence[tuple[Variance, float]], het
 @given(
     st.lists(st.builds(Variance, st.floats(1e-7, 1e-3), st.integers(1, 4).map(float)), min_size=1, max_size=6),
     st.floats(1e-8, 1e-4),
-    st.sampled_from([math.inf, HETEROGENEITY_DF]),
+    st.sampled_from([math.inf, 4.0]),
 )
 def test_the_session_variance_is_the_likeliest(between: list[Variance], share: float, heterogeneity: float) -> None:
     some = [(one, share) for one in between]
@@ -170,7 +171,7 @@ def test_the_session_variance_of_equal_metrics_is_the_mean_beyond_the_processes(
 def test_a_metric_of_two_modes_does_not_make_the_class_noisy() -> None:
     quiet = [(Variance(9e-6, 1.0), 1e-7)] * 80
     torn = [*quiet, (Variance(0.07**2, 1.0), 1e-7)]
-    assert session_variance(torn, HETEROGENEITY_DF) < 1.1 * session_variance(quiet, HETEROGENEITY_DF)
+    assert session_variance(torn, 4.0) < 1.1 * session_variance(quiet, 4.0)
     assert session_variance(torn, math.inf) > 5 * session_variance(quiet, math.inf)
 
 
@@ -179,15 +180,15 @@ def test_the_fit_finds_the_session_noise_of_a_simulated_class() -> None:
     for _ in range(30):
         some = []
         for _ in range(80):
-            own = 0.003**2 * HETEROGENEITY_DF / draw.gammavariate(HETEROGENEITY_DF / 2, 2)
+            own = 0.003**2 * ALIKE / draw.gammavariate(ALIKE / 2, 2)
             seen = (own + 1e-6) * draw.gammavariate(1.0, 2) / 2
             some.append((Variance(seen, 2.0), 1e-6))
-        found.append(math.sqrt(session_variance(some, HETEROGENEITY_DF)))
+        found.append(math.sqrt(session_variance(some, ALIKE)))
     assert fmean(found) == pytest.approx(0.003, rel=0.06)
 
 
 def test_the_recorded_session_noise_fades_with_sessions_of_the_class() -> None:
-    elsewhere = recorded(KERNELS).session_sd ** 2 * (HETEROGENEITY_DF - 2) / HETEROGENEITY_DF
+    elsewhere = recorded(KERNELS).session_scale
     loud = [Spread.of([(0.1, 0.1), (0.0, 0.0)])] * 20
     one, many = class_noise(loud[:1], KERNELS), class_noise(loud, KERNELS)
     assert class_noise([Spread.of([(0.0, 0.01)])], KERNELS).session.value == pytest.approx(elsewhere)
@@ -196,12 +197,21 @@ def test_the_recorded_session_noise_fades_with_sessions_of_the_class() -> None:
     assert many.session.value == pytest.approx((SESSION_DF * elsewhere + 10 * 0.005) / (SESSION_DF + 10), rel=1e-4)
 
 
+def test_how_alike_sessions_are_is_what_was_recorded_of_the_class() -> None:
+    """Of a class that differs as much at the root mean square, the typical metric is the quieter the fewer df."""
+    kernels = recorded(KERNELS)
+    assert class_noise([], KERNELS).session == (kernels.session_scale, kernels.session_df)
+    assert kernels.session_df != recorded(SERVING).session_df
+    heavy = msgspec.structs.replace(kernels, session_df=2.5)
+    assert heavy.session_scale < kernels.session_scale
+
+
 def test_quiet_sessions_are_not_cut_off_metric_by_metric() -> None:
     """Session means that agree better than their processes explain take from the noise; below zero is cut at last."""
-    fitted = ClassNoise(Variance(1e-4, 8.0), Variance(1e-5, HETEROGENEITY_DF), 100.0)
+    fitted = ClassNoise(Variance(1e-4, 8.0), Variance(1e-5, ALIKE), 100.0)
     agree = fitted.of(Spread(Variance(1e-4, 8.0), Variance(0.0, 1.0), 0.2))
     share = 0.2 * agree.process.value
-    expected = HETEROGENEITY_DF * (1e-5 + share) / (HETEROGENEITY_DF + 1) - share
+    expected = ALIKE * (1e-5 + share) / (ALIKE + 1) - share
     assert agree.session.value == pytest.approx(expected)
     assert agree.session.value < 1e-5
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm, t
 
-from pytest_decodegate.gate.stats.looks import LOOK_LEVELS, MOST_LOOKS, planned_looks
-from pytest_decodegate.gate.stats.noise import HETEROGENEITY_DF, Noise, Spread, Variance, class_noise
+from pytest_decodegate.gate.stats.looks import LOOK_LEVELS, MOST_LOOKS, levels_of_looks, planned_looks
+from pytest_decodegate.gate.stats.noise import Noise, Spread, Variance, class_noise
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.stats.rules import (
     MOST_REPLICATES,
@@ -61,6 +61,7 @@ def logs(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
 
 
 KERNELS = NoiseClass("kernel", "graph", "gang")
+ALIKE = recorded(KERNELS).session_df
 SERVING = NoiseClass("serving", "host", "window")
 
 
@@ -75,12 +76,12 @@ def test_two_sessions_by_hand() -> None:
     process = (fitted.process.df * fitted.process.value + 3 * 0.0002) / (fitted.process.df + 3)
     assert tuple(comparison.noise.process) == pytest.approx((process, fitted.process.df + 3))
     # Between: the variance of (0.01, 0.07) is 0.0018, one df; half of the process variance is in each mean.
-    means = (HETEROGENEITY_DF * (fitted.session.value + process / 2) + 0.0018) / (HETEROGENEITY_DF + 1)
-    assert tuple(comparison.noise.session) == pytest.approx((means - process / 2, HETEROGENEITY_DF + 1))
+    means = (ALIKE * (fitted.session.value + process / 2) + 0.0018) / (ALIKE + 1)
+    assert tuple(comparison.noise.session) == pytest.approx((means - process / 2, ALIKE + 1))
     assert comparison.change == pytest.approx(0.11 - 0.04)
     # Var(d) = v_s (1 + 1/2) + v_p (1/2 + (1/2 + 1/2) / 4), df by Satterthwaite.
     s, p = (means - process / 2) * 1.5, process * 0.75
-    df = (s + p) ** 2 / (s**2 / (HETEROGENEITY_DF + 1) + p**2 / (fitted.process.df + 3))
+    df = (s + p) ** 2 / (s**2 / (ALIKE + 1) + p**2 / (fitted.process.df + 3))
     assert comparison.error == pytest.approx(math.sqrt(s + p))
     assert comparison.df == pytest.approx(df)
     assert comparison.change - comparison.lo == pytest.approx(t_quantile(0.975, df) * math.sqrt(s + p))
@@ -101,6 +102,39 @@ def test_the_levels_of_looks_are_pococks(looks: int) -> None:
     # Both ends of a two-sided test: twice the chance of one, as both at once hardly ever happen.
     assert 2 * chance_that_one_look_exceeds(norm.isf(levels.worse), looks) == pytest.approx(0.05, abs=0.002)
     assert 2 * chance_that_one_look_exceeds(norm.isf(levels.stay), looks) == pytest.approx(0.1, abs=0.004)
+
+
+@pytest.mark.parametrize("shared", [0.5, 0.7, 0.9, 0.96, 0.99])
+def test_two_looks_that_share_their_noise_keep_the_levels_of_one(shared: float) -> None:
+    law = multivariate_normal([0.0, 0.0], [[1.0, math.sqrt(shared)], [math.sqrt(shared), 1.0]])
+    levels = levels_of_looks(2, shared)
+    for level, over_all in zip(levels, LOOK_LEVELS[1], strict=True):
+        edge = norm.isf(level)
+        assert 1 - float(law.cdf([edge, edge])) == pytest.approx(over_all, rel=0.02)
+
+
+@given(st.sampled_from(sorted(LOOK_LEVELS)), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_the_more_looks_share_the_less_each_pays(looks: int, little: float, much: float) -> None:
+    little, much = sorted((little, much))
+    for pocock, less, more, once in zip(
+        LOOK_LEVELS[looks], levels_of_looks(looks, little), levels_of_looks(looks, much), LOOK_LEVELS[1], strict=True
+    ):
+        assert pocock <= less <= more <= once
+
+
+def test_looks_at_one_session_err_no_more_often_than_one_look() -> None:
+    """5 and 20 processes of a run beside a session of 5: over both looks as often beyond an edge as was promised."""
+    draw, noise = random.Random(11), Noise(Variance(4e-6, 200.0), Variance(4e-6, 200.0))
+    lower = upper = 0
+    for _ in range(20_000):
+        apart = draw.gauss(0, math.sqrt(2 * noise.session.value + noise.process.value / 5))
+        values = [draw.gauss(0, math.sqrt(noise.process.value)) for _ in range(20)]
+        looks = [Comparison(apart + sum(values[:n]) / n, noise, (n,), (5,), 2) for n in (5, 20)]
+        lower += any(look.lo > 0 for look in looks)
+        upper += any(look.hi < 0 for look in looks)
+
+    assert 0.022 < lower / 20_000 < 0.028
+    assert 0.045 < upper / 20_000 < 0.054
 
 
 @given(st.integers(2, 50), st.integers(0, 200), st.integers(2, 9))
@@ -327,7 +361,7 @@ def test_more_sessions_keep_a_narrower_band() -> None:
 def drawn(draw: random.Random, found: NoiseClass, metrics: int, shift: float, sessions: int) -> list[str]:
     """Outcomes of the metrics of one run: 5 processes against `sessions` of 5, as noisy as was recorded of the class.
 
-    The class is as unlike itself as was recorded, between its processes and, by HETEROGENEITY_DF, between its sessions.
+    The class is as unlike itself as was recorded, between its processes and between its sessions.
     """
     elsewhere = recorded(found)
 
@@ -338,10 +372,8 @@ def drawn(draw: random.Random, found: NoiseClass, metrics: int, shift: float, se
         level += draw.gauss(0, session_sd)
         return [level + draw.gauss(0, process_sd) for _ in range(5)]
 
-    typical = elsewhere.session_sd**2 * (HETEROGENEITY_DF - 2) / HETEROGENEITY_DF
-    sds = [
-        (true(typical, HETEROGENEITY_DF), true(elsewhere.process_sd**2, elsewhere.process_df)) for _ in range(metrics)
-    ]
+    session, process = (elsewhere.session_scale, elsewhere.session_df), (elsewhere.process_sd**2, elsewhere.process_df)
+    sds = [(true(*session), true(*process)) for _ in range(metrics)]
     base = [[values(*sd, 0.0) for _ in range(sessions)] for sd in sds]
     new = [values(*sd, shift) for sd in sds]
     spreads = [Spread.of(old, [run]) for old, run in zip(base, new, strict=True)]

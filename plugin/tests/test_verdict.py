@@ -323,7 +323,10 @@ def test_windows_of_one_server_say_what_they_cannot_see() -> None:
 
 def test_several_looks_are_admitted() -> None:
     explained = text(judge(measured(MOE, 78.1e-6), SELECTED, looks=2))
-    assert "95.5 % interval (5 % beyond its worse end, 2.5 % beyond the better over 2 looks)" in explained
+    # Two looks at one session share most of their noise: stricter than one (92.5 %), less than looks apart (95.5 %).
+    ends = "5 % beyond its worse end, 2.5 % beyond the better over 2 looks"
+    (confidence,) = re.findall(rf"([\d.]+) % interval \({ends}\)", explained)
+    assert 92.6 < float(confidence) < 95.4
 
 
 # --- what ran

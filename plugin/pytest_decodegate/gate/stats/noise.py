@@ -31,10 +31,6 @@ SESSION_DF = 4.0
 """Weight of the recorded session noise, in degrees of freedom: a class of ten metrics outweighs it once each has two
 sessions."""
 
-HETEROGENEITY_DF = 4.0
-"""How alike the session noise of the metrics of a class is, in degrees of freedom: a metric that differs more than
-most between sessions is taken at its word once it has about so many. Infinitely many would be alike."""
-
 LEAST_SHARE = 1e-5
 """Of the median variance of the class; below it a variance is a matter of digits (as in limma's fitFDist)."""
 
@@ -139,9 +135,9 @@ def class_noise(spreads: Iterable[Spread], noise_class: NoiseClass) -> ClassNois
     known, elsewhere = list(spreads), recorded(noise_class)
     process = process_prior([spread.process for spread in known], elsewhere)
     most = sum([spread.process.df for spread in known]) + DISPERSION_METRICS
-    typical = ClassNoise(process, Variance(0.0, HETEROGENEITY_DF), most)
+    typical = ClassNoise(process, Variance(0.0, elsewhere.session_df), most)
     means = [(spread.between, spread.share * typical._process(spread.process).value) for spread in known]
-    return ClassNoise(process, Variance(_session_prior(means, elsewhere), HETEROGENEITY_DF), most)
+    return ClassNoise(process, Variance(_session_prior(means, elsewhere), elsewhere.session_df), most)
 
 
 def process_prior(variances: Iterable[Variance], elsewhere: Recorded | None) -> Variance:
@@ -185,15 +181,17 @@ def _unbiased_log(variance: float, df: float) -> float:
 def _session_prior(means: Sequence[tuple[Variance, float]], elsewhere: Recorded) -> float:
     """Session variance of a typical metric. means: of each metric the variance of its session means, with what its
     processes explain of that.
+
+    How alike metrics are (session_df) is taken as it was recorded: a host's own few sessions say little of tails.
     """
-    assumed = elsewhere.session_sd**2 * (HETEROGENEITY_DF - 2) / HETEROGENEITY_DF
+    assumed = elsewhere.session_scale
     known = [(between, share) for between, share in means if between.df]
     # Metrics of one session share some of its offset: as sessions, they count half.
     weight = sum([between.df for between, _ in known]) / 2
     if not weight:
         return assumed
 
-    return (SESSION_DF * assumed + weight * session_variance(known, HETEROGENEITY_DF)) / (SESSION_DF + weight)
+    return (SESSION_DF * assumed + weight * session_variance(known, elsewhere.session_df)) / (SESSION_DF + weight)
 
 
 def session_variance(means: Sequence[tuple[Variance, float]], heterogeneity: float) -> float:

@@ -34,14 +34,21 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How noisy the metrics of a class were elsewhere; sds as fractions.
 
     process_sd, process_df: of the scaled inverse chi-square distribution of the variances between processes.
-    session_sd: root mean square of the difference between one session and all. source: of each, where it comes from.
+    session_sd: root mean square of the difference between one session and all. session_df: how alike metrics are in
+    it, as process_df; above 2, so that there is a root mean square. source: of each, where it comes from.
     """
 
     process_sd: float
     process_df: float
     session_sd: float
+    session_df: float
     process_source: str
     session_source: str
+
+    @property
+    def session_scale(self) -> float:
+        """Of the scaled inverse chi-square distribution of the metrics' session variances, a variance."""
+        return self.session_sd**2 * (self.session_df - 2) / self.session_df
 
 
 def noise_class(metric: Metric, level: Level) -> NoiseClass:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from ...metric import Better
-from .looks import LOOK_LEVELS
+from .looks import LOOK_LEVELS, Levels, levels_of_looks
 from .noise import NO_VARIANCE, ClassNoise, Noise, Sessions, Spread, class_noise, mean
 from .recorded import NoiseClass
 from .student import standard_error, t_quantile, t_upper_tail
@@ -65,6 +65,7 @@ class Comparison:
     error, df: standard error of the change, and its degrees of freedom (Satterthwaite).
     tails: these, and those of a part of the noise of which less is known: what is added to that must not make the whole
     look surer.
+    levels: of this look.
     lo: what the change is above, but for the level of calling it worse. hi: what it is below, but for that of staying.
     """
 
@@ -76,17 +77,19 @@ class Comparison:
     error: float = field(init=False)
     df: float = field(init=False)
     tails: tuple[tuple[float, float], ...] = field(init=False, repr=False)
+    levels: Levels = field(init=False, repr=False)
     lo: float = field(init=False)
     hi: float = field(init=False)
 
     def __post_init__(self) -> None:
-        levels = LOOK_LEVELS[self.looks]
         terms = self._terms()
         error, df = standard_error(terms)
         object.__setattr__(self, "error", error)
         object.__setattr__(self, "df", df)
         known = [(math.sqrt(variance), own) for variance, own in terms if own < df and variance > NO_VARIANCE]
         object.__setattr__(self, "tails", ((error, df), *known))
+        levels = levels_of_looks(self.looks, self._shared(error))
+        object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "lo", self.change - self.reach(levels.worse))
         object.__setattr__(self, "hi", self.change + self.reach(levels.stay))
 
@@ -97,6 +100,11 @@ class Comparison:
         process = self.noise.process.value * (_inverse(new) + _inverse(base))
         return (session, self.noise.session.df), (process, self.noise.process.df)
 
+    def _shared(self, error: float) -> float:
+        """Share of the variance that later looks, of more processes of the new sessions, have too."""
+        own = self.noise.process.value * _inverse(self.new_counts)
+        return 1 - own / error**2 if error else 1.0
+
     def reach(self, level: float) -> float:
         """How far chance moves the change to one side, but for a share `level` of all runs."""
         return max([t_quantile(1 - level, df) * error for error, df in self.tails if error], default=0.0)
@@ -104,18 +112,18 @@ class Comparison:
     @property
     def confidence(self) -> float:
         """That the change lies between `lo` and `hi`, each of which has a level of its own."""
-        return 1 - sum(LOOK_LEVELS[self.looks])
+        return 1 - sum(self.levels)
 
     @property
     def p_worse(self) -> float:
         """One-sided p of "not slower" over all planned looks: below the level of one exactly where `lo` is above 0.
 
-        The p of this look times what the level of one was lowered by: looks at one session share most of its noise.
+        The p of this look times what the level of one was lowered by.
         """
         if self.error == 0:
             return 0.0 if self.change > 0 else 1.0
 
-        lowered = LOOK_LEVELS[1].worse / LOOK_LEVELS[self.looks].worse
+        lowered = LOOK_LEVELS[1].worse / self.levels.worse
         beyond = max([t_upper_tail(abs(self.change) / error, df) for error, df in self.tails])
         return min(1.0, lowered * (beyond if self.change > 0 else 1 - beyond))
 

@@ -72,7 +72,7 @@ def _interpolated(probability: float, df: float) -> float:
     return x * last - before + first
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _coefficients(probability: float) -> tuple[float, ...]:
     """Chebyshev coefficients of the quantile as a function of 1/df, between 0 and 1/SMOOTH_DF."""
     angles = [math.pi * (k + 0.5) / _NODES for k in range(_NODES)]
