@@ -24,13 +24,12 @@ from statistics import fmean, median
 import numpy as np
 import numpy.typing as npt
 from derive_noise import Line, SessionLaw, class_means, lines, newest, session_law
-from scipy import stats
 
 from pytest_decodegate.gate.decision import Decision, decide_all, is_together
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.looks import planned_looks
-from pytest_decodegate.gate.stats.noise import Spread, Variance
+from pytest_decodegate.gate.stats.noise import Spread
 from pytest_decodegate.gate.stats.recorded import NoiseClass
 from pytest_decodegate.gate.stats.rules import compare, decide
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, level_of
@@ -69,59 +68,50 @@ Logs = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tails:
-    """How metrics of a class differ between sessions: sds by kind, and how heavy the tails over metrics are.
-
-    scale: by kind, of the scaled inverse chi-square distribution of the session variances, as an sd. df: of that.
-    cut: whether no metric is noisier than the noisiest of 83. promised: whether the targets hold for it. why: where it
+class Between:
+    """How metrics differ between sessions. laws: by kind, scale (an sd) and df of the scaled inverse chi-square
+    distribution of their variances; few df are heavy tails. promised: whether the targets hold for it. why: where it
     comes from.
     """
 
-    scale: Mapping[str, float]
-    df: Mapping[str, float]
-    cut: bool
+    laws: Mapping[str, tuple[float, float]]
     promised: bool
     why: str
+
+    def drawn(self, draw: np.random.Generator, kinds: Sequence[str]) -> Logs:
+        """The own sd between sessions of a metric of each of `kinds`: what differs much once, does so always."""
+        scale, df = np.array([self.laws[kind] for kind in kinds]).T
+        sds: Logs = scale * np.sqrt(df / draw.chisquare(df))
+        return sds
 
 
 KINDS = ("kernel", "collective")
 
+OLDER_CLOCK = 1.4
+"""Times what kernels differ by today: 0.25 %, by the clock before."""
+
 
 @cache
-def tails() -> tuple[Tails, ...]:
-    """What sessions of today's contracts say; the heaviest tails that they do not refuse; and what other data say."""
-    laws, ever = ({kind: session_law(_means(kind, ever=ever)) for kind in KINDS} for ever in (False, True))
+def worlds() -> tuple[Between, ...]:
+    """What sessions of today's contracts say, which is promised, and worse."""
+    today, ever = _laws(ever=False), _laws(ever=True)
+    fitted = {kind: (law.scale, law.df) for kind, law in today.items()}
+    scale, df = fitted["kernel"]
+    all_of_them = {kind: (law.scale, law.df) for kind, law in ever.items()}
     return (
-        Tails(*_by_kind(laws), False, True, f"what sessions of one contract do ({_said(laws)})"),
-        Tails(
-            {kind: law.heaviest[0] for kind, law in laws.items()},
-            {kind: law.heaviest[1] for kind, law in laws.items()},
-            False,
-            False,
-            "the heaviest tails that these do not refuse",
+        Between(fitted, True, f"what sessions of one contract do ({_said(today)})"),
+        Between(
+            {kind: law.heaviest for kind, law in today.items()}, False, "the heaviest tails that they do not refuse"
         ),
-        Tails(
-            *_by_kind(ever),
-            False,
-            False,
-            f"all sessions of one contract, of what was mended since, too ({_said(ever)})",
-        ),
-        Tails(
-            {"kernel": 0.0027 / math.sqrt(_mean_spread(2.4)), "collective": 0.0060},
-            {"kernel": 2.4, "collective": math.inf},
-            True,
-            False,
-            "the tails of kernels whose clock was changed between (2.4 df), which the gate refuses to compare",
-        ),
+        Between({**fitted, "kernel": (OLDER_CLOCK * scale, df)}, False, "0.25 % at kernels, as by the clock before"),
+        Between(all_of_them, False, f"what sessions do beside causes that are mended since ({_said(ever)})"),
     )
 
 
-def _means(kind: str, *, ever: bool) -> list[tuple[Variance, float]]:
-    return class_means([line for line in _graphs() if line.kind == kind], ever=ever)
-
-
-def _by_kind(laws: Mapping[str, SessionLaw]) -> tuple[dict[str, float], dict[str, float]]:
-    return {kind: law.scale for kind, law in laws.items()}, {kind: law.df for kind, law in laws.items()}
+def _laws(*, ever: bool) -> dict[str, SessionLaw]:
+    return {
+        kind: session_law(class_means([line for line in _graphs() if line.kind == kind], ever=ever)) for kind in KINDS
+    }
 
 
 def _said(laws: Mapping[str, SessionLaw]) -> str:
@@ -183,33 +173,12 @@ def weights() -> Mapping[str, StepWeight]:
     return step_weights({each.metric.name: Time(each.level) for each in metrics()}, RANKS)
 
 
-def session_sds(draw: np.random.Generator, tails: Tails) -> Logs:
-    """Each metric's own sd between sessions: a metric that differs much between two differs much between any two."""
-    kinds = [each.found.kind for each in metrics()]
-    spread = np.array([_spread(draw, tails.df[kind], tails.cut) for kind in kinds])
-    sds: Logs = np.array([tails.scale[kind] for kind in kinds]) * np.sqrt(spread)
-    return sds
-
-
-def _spread(draw: np.random.Generator, df: float, cut: bool, count: int | None = None) -> Logs:
-    if math.isinf(df):
-        return np.ones(())
-    spread: Logs = np.asarray(df / draw.chisquare(df, count))
-    noisiest = df / float(stats.chi2(df).ppf(1 / 83)) if cut else math.inf
-    return np.minimum(spread, noisiest)
-
-
-@cache
-def _mean_spread(df: float) -> float:
-    return float(_spread(np.random.default_rng(0), df, cut=True, count=100_000).mean())
-
-
 class World:
     """A host with its stored sessions, and a run on it. base: of each metric the sessions' log process values."""
 
-    def __init__(self, draw: np.random.Generator, tails: Tails, sessions: int) -> None:
+    def __init__(self, draw: np.random.Generator, between: Between, sessions: int) -> None:
         self._draw = draw
-        self._between = session_sds(draw, tails)
+        self._between = between.drawn(draw, [each.found.kind for each in metrics()])
         self.base = [self._sessions(sessions, index) for index in range(len(metrics()))]
         self._offsets = draw.normal(0, self._between)
 
@@ -339,16 +308,16 @@ def _half_width(one: Judgement) -> float:
 class Job:
     """Runs of one cell of the table: so many unchanged ones, and as many in which one metric is slower."""
 
-    tails: int
+    world: int
     sessions: int
     seed: int
     runs: int
 
 
 def simulate(job: Job) -> list[Run]:
-    """The runs of a job, each on a host of its own. tails: which of `tails`."""
-    draw = np.random.default_rng((job.seed, job.sessions, job.tails))
-    law, found = tails()[job.tails], []
+    """The runs of a job, each on a host of its own. world: which of `worlds`."""
+    draw = np.random.default_rng((job.seed, job.sessions, job.world))
+    law, found = worlds()[job.world], []
     for _ in range(job.runs):
         found.append(run(World(draw, law, job.sessions), None))
         found.append(run(World(draw, law, job.sessions), int(draw.integers(len(metrics())))))
@@ -360,7 +329,7 @@ def simulate(job: Job) -> list[Run]:
 class Cell:
     """What the runs with so many stored sessions said, beside the targets."""
 
-    tails: Tails
+    between: Between
     sessions: int
     runs: tuple[Run, ...]
 
@@ -413,17 +382,17 @@ def _share(some: Iterable[bool]) -> float:
 
 
 def cells(runs: int) -> Iterator[Cell]:
-    """One for each shape of tails and number of stored sessions; what is not promised gets a fifth of the runs."""
+    """One for each world and number of stored sessions; what is not promised gets a fifth of the runs."""
     jobs = [
         Job(number, sessions, 0, runs if law.promised else runs // 5)
-        for number, law in enumerate(tails())
+        for number, law in enumerate(worlds())
         for sessions in SESSIONS
     ]
     halves = [replace(job, seed=seed, runs=job.runs // 2) for job in jobs for seed in (1, 2)]
     with ProcessPoolExecutor() as pool:
         found = pool.map(simulate, halves)
         for job in jobs:
-            yield Cell(tails()[job.tails], job.sessions, (*next(found), *next(found)))
+            yield Cell(worlds()[job.world], job.sessions, (*next(found), *next(found)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -435,11 +404,11 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{' and '.join(map(str, LOOKS))} replicates; ! misses a target")
     kept, shown = True, None
     for cell in cells(runs):
-        if cell.tails is not shown:
-            shown = cell.tails
+        if cell.between is not shown:
+            shown = cell.between
             print(f"\nsessions differ by {shown.why}{'' if shown.promised else ' (not promised)'}")
         print(cell, flush=True)
-        kept = kept and (cell.kept or not cell.tails.promised)
+        kept = kept and (cell.kept or not cell.between.promised)
 
     targets = ", ".join(f"{name} {100 * target:g} %" for name, target in TARGETS.items())
     print(f"\ntargets: {targets}; {time.monotonic() - started:.0f} s")

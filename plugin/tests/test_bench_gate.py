@@ -44,28 +44,26 @@ def test_its_metrics_are_those_of_a_run_on_two_cards(bench_gate: ModuleType) -> 
 
 
 def test_what_is_promised_is_what_sessions_of_todays_contracts_say(bench_gate: ModuleType) -> None:
-    promised, *others = bench_gate.tails()
+    promised, *others = bench_gate.worlds()
     assert promised.promised
-    assert not any(other.promised for other in others)
+    scale, df = promised.laws["kernel"]
     kernels = recorded(NoiseClass("kernel", "graph", "gang"))
-    sd = promised.scale["kernel"] * math.sqrt(promised.df["kernel"] / (promised.df["kernel"] - 2))
-    assert sd == pytest.approx(kernels.session_sd, rel=0.03)
-    assert promised.df["kernel"] == pytest.approx(kernels.session_df, rel=0.03)
-    assert all(other.df["kernel"] < promised.df["kernel"] for other in others)
+    assert scale * math.sqrt(df / (df - 2)) == pytest.approx(kernels.session_sd, rel=0.03)
+    assert df == pytest.approx(kernels.session_df, rel=0.03)
+    for other in others:
+        assert not other.promised
+        assert other.laws["kernel"][1] < df or other.laws["kernel"][0] > scale
 
 
 def test_metrics_differ_between_sessions_as_the_law_says(bench_gate: ModuleType) -> None:
-    law = replace(bench_gate.tails()[0], scale={"kernel": 0.001, "collective": 0.003}, cut=False)
-    law = replace(law, df={"kernel": 8.0, "collective": math.inf})
-    draw = np.random.default_rng(1)
-    drawn = np.array([bench_gate.session_sds(draw, law) for _ in range(50)])
-    kernels = np.array([each.is_kernel for each in bench_gate.metrics()])
-    assert np.sqrt((drawn[:, kernels] ** 2).mean()) == pytest.approx(0.001 * math.sqrt(8 / 6), rel=0.03)
-    assert (drawn[:, ~kernels] == 0.003).all()
+    between = bench_gate.Between({"kernel": (0.001, 8.0), "collective": (0.003, 1e6)}, promised=False, why="")
+    drawn = between.drawn(np.random.default_rng(1), ["kernel"] * 20_000 + ["collective"] * 10)
+    assert np.sqrt((drawn[:20_000] ** 2).mean()) == pytest.approx(0.001 * math.sqrt(8 / 6), rel=0.03)
+    assert drawn[20_000:] == pytest.approx(0.003, rel=0.02)
 
 
 def test_it_judges_as_a_run_does(bench_gate: ModuleType) -> None:
-    world = bench_gate.World(np.random.default_rng(2), bench_gate.tails()[0], 2)
+    world = bench_gate.World(np.random.default_rng(2), bench_gate.worlds()[0], 2)
     stored = {}
     for each, sessions in zip(bench_gate.metrics(), world.base, strict=True):
         known = (
@@ -88,7 +86,7 @@ def test_it_judges_as_a_run_does(bench_gate: ModuleType) -> None:
 
 def test_a_much_slower_metric_is_no_go_and_named(bench_gate: ModuleType) -> None:
     index = next(n for n, each in enumerate(bench_gate.metrics()) if each.metric.name == "marlin_moe[m=64]")
-    run = bench_gate.run(bench_gate.World(np.random.default_rng(4), bench_gate.tails()[0], 3), index)
+    run = bench_gate.run(bench_gate.World(np.random.default_rng(4), bench_gate.worlds()[0], 3), index)
     assert run.answer == "NO-GO"
     # The step that is mostly made of it may be slower, too.
     assert {name for name in run.blamed if not is_together(name)} == {"marlin_moe[m=64]"}
@@ -97,7 +95,7 @@ def test_a_much_slower_metric_is_no_go_and_named(bench_gate: ModuleType) -> None
 def test_a_cell_that_misses_a_target_is_not_kept(bench_gate: ModuleType) -> None:
     runs = bench_gate.simulate(bench_gate.Job(0, 5, 1, 3))
     good = [replace(run, answer="GO" if run.slower is None else "NO-GO", blamed=(run.slower,)) for run in runs]
-    cell = bench_gate.Cell(bench_gate.tails()[0], 5, tuple(good))
+    cell = bench_gate.Cell(bench_gate.worlds()[0], 5, tuple(good))
     assert cell.kept
     assert "!" not in str(cell)
 
@@ -107,6 +105,6 @@ def test_a_cell_that_misses_a_target_is_not_kept(bench_gate: ModuleType) -> None
         "kernels' half width": lambda run: replace(run, half_width=0.01),
     }
     for spoil in missed.values():
-        bad = bench_gate.Cell(bench_gate.tails()[0], 5, tuple(map(spoil, good)))
+        bad = bench_gate.Cell(bench_gate.worlds()[0], 5, tuple(map(spoil, good)))
         assert not bad.kept
         assert "!" in str(bad)
