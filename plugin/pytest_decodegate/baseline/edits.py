@@ -76,8 +76,14 @@ def merge(target: Baseline, source: Baseline) -> tuple[Baseline, str]:
             f"{source.path}: another stack than {target.path.name} ({shown}); only one stack goes into a file"
         )
 
-    count = sum(len(stored.sessions) for stored in source.metrics.values())
-    return joined(target, source), f"merged {count} session(s) from {source.path.name}"
+    merged = joined(target, source)
+    count = _count(merged) - _count(target)
+    return merged, f"merged {count} session(s) from {source.path.name}"
+
+
+def _count(baseline: Baseline) -> int:
+    """Sessions of all its metrics together."""
+    return sum(len(stored.sessions) for stored in baseline.metrics.values())
 
 
 def joined(target: Baseline, source: Baseline) -> Baseline:

@@ -90,6 +90,7 @@ class _Measured:
     load: Load
     level: Literal["server", "window"]
     taken: dict[SideName, Taken] = field(init=False)
+    current: dict[SideName, Taken] = field(default_factory=dict)  # of the pair that is being measured
     closed: bool = False
     failure: StackFailed | None = None
 
@@ -100,6 +101,23 @@ class _Measured:
     def pairs(self) -> int:
         """That are whole."""
         return min(len(taken.replicates) for taken in self.taken.values())
+
+    def fail(self, failure: StackFailed) -> None:
+        """Remember what ended it: where the base fails as well, the candidate is not to blame."""
+        if self.failure is None or failure.side == "base":
+            self.failure = failure
+
+    def end_pair(self) -> None:
+        """Keep the pair that was measured; half of one, whose other server was gone, says nothing."""
+        if len(self.current) == len(SIDES) or self.failure:
+            self.keep_current()
+
+        self.current.clear()
+
+    def keep_current(self) -> None:
+        """Keep what there is of the pair."""
+        for side, window in self.current.items():
+            self.taken[side] = joined([self.taken[side], window])
 
     @property
     def goes_on(self) -> bool:
@@ -243,16 +261,25 @@ class ServersInTurn:
         cards: neither who came first nor a card looks like a stack.
         """
         order = SIDES[::-1] if self._pairs % 2 == 0 else SIDES
-        with self._spending(is_pair=True):
-            if self._servers.both:
-                self._beside_each_other(order)
-            else:
-                for side in order:
-                    self._visit(side, self._take_first(side) or self._start(side))
+        names = [name for name, measured in self._of.items() if measured.goes_on and not measured.closed]
+        try:
+            with self._spending(is_pair=True):
+                if self._servers.both:
+                    self._beside_each_other(order, names)
+                else:
+                    for side in order:
+                        self._visit(side, self._take_first(side) or self._start(side), names)
+        except StackFailed:
+            for measured in self._of.values():
+                measured.keep_current()
+            raise
+
+        for measured in self._of.values():
+            measured.end_pair()
 
         self._pairs += 1
 
-    def _beside_each_other(self, order: Sequence[SideName]) -> None:
+    def _beside_each_other(self, order: Sequence[SideName], names: Sequence[str]) -> None:
         """All answers, then window after window, begun by each side in turn."""
         servers = {side: server for side in SIDES if (server := self._take_first(side))}
         if len(servers) < len(SIDES):
@@ -261,13 +288,9 @@ class ServersInTurn:
         for side in order:
             self._answers.ask(side, servers[side])
 
-        for turn, name in enumerate(self._open):
+        for turn, name in enumerate(names):
             for side in order if turn % 2 == 0 else order[::-1]:
                 self._window(side, servers[side], name)
-
-    @property
-    def _open(self) -> list[str]:
-        return [name for name, measured in self._of.items() if measured.goes_on and not measured.closed]
 
     def _take_first(self, side: SideName) -> Server | None:
         """The one that was started before its pair, unless something else has taken the machine since."""
@@ -302,16 +325,19 @@ class ServersInTurn:
             self._failure = failure
             raise
 
-    def _visit(self, side: SideName, server: Server) -> None:
+    def _visit(self, side: SideName, server: Server, names: Sequence[str]) -> None:
         """All that is asked of one server in its life."""
         self._answers.ask(side, server)
-        for name in self._open:
+        for name in names:
             self._window(side, server, name)
 
     def _window(self, side: SideName, server: Server, name: str) -> None:
-        """A window for one metric; its failure is that metric's alone, unless the server hangs."""
+        """A window for one metric; its failure is that metric's alone, unless the server hangs.
+
+        A server that it ended is asked nothing more: others are measured on the next one.
+        """
         measured = self._of[name]
-        if self._answers.are_wrong:
+        if self._answers.are_wrong or not self._servers.runs(server):
             return
         try:
             with blamed(side):
@@ -319,13 +345,13 @@ class ServersInTurn:
         except StackFailed as failure:
             if isinstance(failure.error.origin, ServerHung):
                 raise
-            measured.failure = failure
+            measured.fail(failure)
 
     def _keep(self, side: SideName, measured: _Measured, window: Taken) -> None:
         if side in self._servers.loaded:
             window = as_loaded(side, self._servers.loaded[side].facts, window)
 
-        measured.taken[side] = joined([measured.taken[side], window])
+        measured.current[side] = window
         if (start := start_of(window.facts)) and len(self._starts[side]) <= self._pairs:
             self._starts[side].append(start)
 
