@@ -6,7 +6,8 @@ The metrics are those of a run on two cards: the kernels and collectives of the 
 the band and the scatter between processes that it was recorded with. A run is simulated: sessions are recorded, each
 metric is measured, looked at, weighed by what it means for the step, confirmed on fresh processes if it looks changed,
 and all are put together, with the kernels' common shift and the steps, by the functions that a real run uses. Sessions
-differ by as much as recorded sessions of one contract do, with tails as heavy as theirs: `derive_noise.session_law`.
+of one's own cards differ by what is assumed of them, sessions of other cards by as much as recorded sessions of one
+contract do, with tails as heavy as theirs: `derive_noise.session_law`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import fmean, median
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,7 @@ from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weig
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.looks import planned_looks
 from pytest_decodegate.gate.stats.noise import Spread
-from pytest_decodegate.gate.stats.recorded import NoiseClass
+from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.stats.rules import compare, decide
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, level_of
 from pytest_decodegate.measure.source import Taken
@@ -71,12 +73,13 @@ Logs = npt.NDArray[np.float64]
 class Between:
     """How metrics differ between sessions. laws: by kind, scale (an sd) and df of the scaled inverse chi-square
     distribution of their variances; few df are heavy tails. promised: whether the targets hold for it. why: where it
-    comes from.
+    comes from. cards: whether all sessions are of the cards that are measured, as the gate knows.
     """
 
     laws: Mapping[str, tuple[float, float]]
     promised: bool
     why: str
+    cards: Literal["same", "any"] = "any"
 
     def drawn(self, draw: np.random.Generator, kinds: Sequence[str]) -> Logs:
         """The own sd between sessions of a metric of each of `kinds`: what differs much once, does so always."""
@@ -87,23 +90,23 @@ class Between:
 
 KINDS = ("kernel", "collective")
 
-OLDER_CLOCK = 1.4
-"""Times what kernels differ by today: 0.25 %, by the clock before."""
-
 
 @cache
 def worlds() -> tuple[Between, ...]:
-    """What sessions of today's contracts say, which is promised, and worse."""
+    """Sessions of one's own cards, for which the targets are promised, and of other cards of the same kind."""
     today, ever = _laws(ever=False), _laws(ever=True)
     fitted = {kind: (law.scale, law.df) for kind, law in today.items()}
-    scale, df = fitted["kernel"]
+    own = recorded(NoiseClass("kernel", "graph", "gang", "same"))
+    own_law = math.sqrt(own.session_scale), own.session_df
     all_of_them = {kind: (law.scale, law.df) for kind, law in ever.items()}
     return (
-        Between(fitted, True, f"what sessions of one contract do ({_said(today)})"),
         Between(
-            {kind: law.heaviest for kind, law in today.items()}, False, "the heaviest tails that they do not refuse"
+            {**fitted, "kernel": own_law},
+            True,
+            f"{100 * own.session_sd:.2f} % at kernels, as is assumed of sessions on the same cards",
+            "same",
         ),
-        Between({**fitted, "kernel": (OLDER_CLOCK * scale, df)}, False, "0.25 % at kernels, as by the clock before"),
+        Between(fitted, False, f"what sessions of one contract do on three pairs of cards ({_said(today)})"),
         Between(all_of_them, False, f"what sessions do beside causes that are mended since ({_said(ever)})"),
     )
 
@@ -178,6 +181,7 @@ class World:
 
     def __init__(self, draw: np.random.Generator, between: Between, sessions: int) -> None:
         self._draw = draw
+        self.cards = between.cards
         self._between = between.drawn(draw, [each.found.kind for each in metrics()])
         self.base = [self._sessions(sessions, index) for index in range(len(metrics()))]
         self._offsets = draw.normal(0, self._between)
@@ -240,7 +244,8 @@ def judged(world: World, index: int, replicates: Sequence[Replicate]) -> Judgeme
     """What a look at a metric says: as `gate.verdict.judge` and the session do, of what can be judged."""
     known, base = metrics()[index], world.base[index]
     values = [math.log(replicate.value) for replicate in replicates]
-    comparison = compare(values, base, world.peers(index), known.found, len(LOOKS))
+    found = known.found._replace(cards=world.cards)
+    comparison = compare(values, base, world.peers(index), found, len(LOOKS))
     judgement = Judgement(
         metric=known.metric,
         verdict=Verdict(decide(comparison, known.metric.tolerance)),

@@ -31,7 +31,7 @@ def test_what_is_shipped_is_what_the_data_give(derive_noise: ModuleType, capsys:
     shipped = json.loads(capsys.readouterr().out)
     kernels = shipped["kernel/graph/gang"]
     assert 1.0 < kernels["process_df"] < 1.5
-    assert 0.001 < kernels["session_sd"] < 0.003
+    assert 0.003 < kernels["session_sd"] < 0.006, "between cards of three hosts; of two alone it was 0.0018"
     assert int(kernels["session_source"].split()[0]) >= derive_noise.LEAST_PAIRS
     assert shipped["serving/host/window"]["session_source"].startswith("assumed")
 

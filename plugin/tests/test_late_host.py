@@ -133,7 +133,8 @@ def test_the_sentence_says_how_many_and_what_was_seen_on_the_host() -> None:
         "cores are this machine's own (no stolen time, no quota)"
     )
     (calm,) = broken_rules(measured(30, 30))
-    assert "; meanwhile no stolen time, wait for a core or busy core was seen; stop what" in calm
+    assert "; meanwhile no stolen time, wait for a core or busy core was seen, so that the launch of a graph" in calm
+    assert "in processes of its own (--perf-only)" in calm
     quiet: dict[str, Json] = {"cores": 32, "others_cores": 0.5, "waited_share": None}
     assert "no stolen time" in broken_rules(measured(30, 30, cpu=quiet))[0]
 

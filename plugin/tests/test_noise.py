@@ -228,8 +228,8 @@ def test_a_change_between_the_sides_is_no_noise() -> None:
 def test_classes_are_kind_mode_and_level() -> None:
     kernel = Metric("k", "s", "kernel", 0.02, {"mode": "graph"})
     server = Metric("tpot", "s", "serving", 0.03, {"clock": "client"})
-    assert noise_class(kernel, "gang") == ("kernel", "graph", "gang")
-    assert noise_class(server, "server") == ("serving", "host", "server")
+    assert noise_class(kernel, "gang") == NoiseClass("kernel", "graph", "gang", "any")
+    assert noise_class(server, "server") == NoiseClass("serving", "host", "server", "any")
 
 
 @given(peers)

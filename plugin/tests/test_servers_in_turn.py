@@ -321,8 +321,33 @@ def test_a_metric_whose_windows_fail_is_no_other_metrics_failure() -> None:
     host = Host(fails_at={EIGHT.name: ServerError("HTTP 500")})
     in_turn = host.in_turn(LOADS)
     assert in_turn.judgement(ONE, LOADS[ONE.name]).verdict is Verdict.PASS
-    with pytest.raises(StackFailed, match="HTTP 500"):
+    with pytest.raises(StackFailed, match="HTTP 500") as raised:
         in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+
+    assert raised.value.side == "base", "where both fail, the candidate is not to blame"
+
+
+def test_a_server_that_one_metric_ended_is_asked_nothing_more_and_others_go_on_with_the_next() -> None:
+    """Eight streams kill the first candidate: one stream, whose turn comes after, has no pair of that start."""
+    host = Host()
+    loads = {EIGHT.name: LOADS[EIGHT.name], ONE.name: LOADS[ONE.name]}
+
+    def window(name: str, server: Any, load: Load) -> Fake:
+        if name == EIGHT.name and server.side == "candidate":
+            host.gone.add(id(server))
+            return Failing(ServerError("the server ended under load"))
+
+        return host.window(name, server, load)
+
+    in_turn = host.in_turn(loads, servers=replace(host.servers(), window=window))
+    judgement = in_turn.judgement(ONE, LOADS[ONE.name])
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.PASS, 3)
+    assert len(host.starts) == 8, "a pair more than three"
+    with pytest.raises(StackFailed, match="ended under load") as raised:
+        in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+
+    assert raised.value.side == "candidate"
+    assert len(raised.value.base) == 1
 
 
 def test_a_server_that_hangs_ends_the_metric_at_hand_whoever_was_asked() -> None:

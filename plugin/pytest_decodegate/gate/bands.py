@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..baseline.schema import StoredMetric
 from ..machine.clocks import power_capped
 from .evidence.modes import two_modes
+from .own_cards import class_of, one_set_of_cards
 from .stats.noise import Spread, class_noise
-from .stats.recorded import noise_class
 from .stats.rules import Comparison, foresee, narrowest_band
 from .text.quantity import format_percent, format_value, rounded_up_band
 from .verdict import session_logs
@@ -62,10 +62,13 @@ def recorded_band(stored: StoredMetric, others: Iterable[StoredMetric], replicat
 def foreseen(stored: StoredMetric, others: Iterable[StoredMetric], replicates: int, looks: int) -> Comparison:
     """What a run to come, of so many replicates and looks, would say of `stored` where nothing has changed.
 
-    Its noise is fitted together with that of those `others` in its file that are of its class.
+    Its noise is fitted together with that of those `others` in its file that are of its class. Where all sessions ran
+    on the same cards, that run is taken to do so, too.
     """
-    found = noise_class(stored.metric, stored.level)
-    peers = [other for other in others if noise_class(other.metric, other.level) == found]
+    cards = one_set_of_cards(stored)
+    found = class_of(stored, same_cards=bool(cards))
+    alike = [other for other in others if not cards or one_set_of_cards(other) == cards]
+    peers = [other for other in alike if class_of(other, same_cards=bool(cards)) == found]
     fitted = class_noise([Spread.of(session_logs(each)) for each in (stored, *peers)], found)
     return foresee(replicates, session_logs(stored), fitted, looks)
 

@@ -18,6 +18,7 @@ from .evidence import quality, speculation
 from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_findings
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
+from .own_cards import class_of, on_cards, one_set_of_cards
 from .published import (
     MODEL,
     decide_by_band,
@@ -28,7 +29,6 @@ from .published import (
     unpublished,
 )
 from .stats.noise import Spread, mean
-from .stats.recorded import noise_class
 from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
 from .text.quantity import format_percent
 
@@ -114,6 +114,7 @@ class Basis:
     level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
     sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
     standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
+    same_cards: whether all its sessions ran on the very cards that were measured.
     unpublished: what a published figure does not say; None where the baseline was recorded. elsewhere: whether it names
     no part of a stack, so that the metric is shown beside it and gated by nothing.
     baseline: its file. choice: why this one, and what else was there.
@@ -126,6 +127,7 @@ class Basis:
     sessions: int = 0
     new_sessions: int = 1
     session_noise: float | None = None
+    same_cards: bool = False
     pair_noise: float | None = None
     unpublished: tuple[str, ...] | None = None
     elsewhere: bool = False
@@ -270,8 +272,23 @@ def judge(
         return _shown(confounded, measurement, baseline)
 
     judgement = replace(judgement, changed=tuple(map(str, selection.differences)))
+    own = on_cards(stored, selection.cards)
+    if own is not None:
+        stored, judgement = own, _on_own_cards(judgement, own, stored)
+
     compared = _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
     return with_apart(compared, lambda: _weigh(judgement, rest_of(measurement), rest_of_stored(stored), baseline))
+
+
+def _on_own_cards(judgement: Judgement, own: StoredMetric, stored: StoredMetric) -> Judgement:
+    """The judgement that rests on sessions of the cards that are measured; others are no base beside them."""
+    others = len(stored.current) - len(own.current)
+    left_out = Finding(
+        f"compared with {len(own.current)} session(s) of these very cards; {others} of other cards left out",
+        about="other cards",
+    )
+    basis = replace(judgement.basis, same_cards=True)
+    return replace(judgement, basis=basis, notes=(*judgement.notes, *([left_out] if others else [])))
 
 
 def _itself(selection: Selection, baseline: Baseline) -> Finding:
@@ -387,12 +404,12 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
 
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
-    metric = measurement.metric
-    sessions, found = session_logs(stored), noise_class(metric, measurement.level)
+    metric, cards = measurement.metric, one_set_of_cards(stored) if judgement.basis.same_cards else None
+    sessions, found = session_logs(stored), class_of(stored, same_cards=cards is not None)
     peers = [
         Spread.of(session_logs(other))
-        for other in baseline.metrics.values()
-        if other.metric.name != metric.name and noise_class(other.metric, other.level) == found
+        for other in _peers(baseline, cards)
+        if other.metric.name != metric.name and class_of(other, same_cards=cards is not None) == found
     ]
     new = worse_logs(measurement.values, metric.better)
     comparison = compare(new, sessions, peers, found, judgement.basis.looks)
@@ -409,6 +426,14 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
         ),
         settlement=settle(comparison, metric.tolerance) if outcome == "INCONCLUSIVE" else None,
     )
+
+
+def _peers(baseline: Baseline, cards: frozenset[str] | None) -> list[StoredMetric]:
+    """The metrics of a baseline, with the sessions of just these cards if some are given."""
+    if cards is None:
+        return list(baseline.metrics.values())
+
+    return [own for other in baseline.metrics.values() if (own := on_cards(other, cards)) is not None]
 
 
 def session_logs(stored: StoredMetric) -> list[tuple[float, ...]]:

@@ -28,8 +28,13 @@ def swapped(base: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[Differen
 
 def other_cards(base: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
     """Whether both sides know their cards and have none in common: another host of the same class, or all swapped."""
-    old, young = set(_by_slot(base).values()), set(_by_slot(new).values())
+    old, young = cards_of(base), cards_of(new)
     return bool(old and young) and not old & young
+
+
+def cards_of(telemetry: Mapping[str, Json]) -> frozenset[str]:
+    """Unique ids of the cards, as far as they are known."""
+    return frozenset(_by_slot(telemetry).values())
 
 
 def gpus_seen(facts: Mapping[str, Json]) -> tuple[Json, ...]:

@@ -1,6 +1,7 @@
 """Which token ids a server takes: asked of the server itself, once it has refused one that its model does not have.
 
-No page of vLLM says how large the vocabulary is, and the tokenizer's size is not the model's; the refusal is exact.
+No page of vLLM says how large the vocabulary is, and the tokenizer's size is not the model's. The edge is not looked
+for: vLLM 0.26 takes the first id beyond the vocabulary, too, and ends with an assert on the device (seen on H200s).
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import uvloop
 from ..client.client import Client
 from ..client.endpoint import Endpoint
 from ..errors import ServerError
-
-LEAST_ORDINARY = 1000
-"""Below are bytes and control tokens; a vocabulary of twice as many is large enough to leave them out."""
+from ..serving.server import ordinary_ids
 
 _STALL_SECONDS = 120.0
 _REFUSAL = re.compile(r"\bvocab", re.IGNORECASE)
@@ -26,29 +25,27 @@ def is_refusal(error: ServerError) -> bool:
 
 
 def accepted_ids(endpoint: Endpoint, wanted: range, refusal: ServerError) -> range:
-    """The ids out of `wanted`, whose last one was refused, that the server takes; from 0 on where these are few.
+    """Ids out of `wanted`, whose last one was refused, that the server takes: more than half of all; from 0 on where
+    these are few.
 
     One short request per halving. Raises `refusal` if there are none, ServerError for what is no refusal of an id.
     """
-    vocabulary = uvloop.run(_vocabulary(endpoint, wanted[-1]))
-    if not vocabulary:
+    taken = uvloop.run(_first_taken(endpoint, wanted[-1]))
+    if taken is None:
         raise refusal
 
-    return range(wanted.start if vocabulary >= 2 * LEAST_ORDINARY else 0, vocabulary)
+    return range(min(wanted.start, ordinary_ids(taken + 1).start), taken + 1)
 
 
-async def _vocabulary(endpoint: Endpoint, refused: int) -> int:
-    """How many ids from 0 on are taken; `refused` is known not to be."""
-    taken = -1
+async def _first_taken(endpoint: Endpoint, refused: int) -> int | None:
+    """The first id that is taken of a half of `refused`, a half of that, and so on to 0; None if none is."""
     async with Client(endpoint, stall_seconds=_STALL_SECONDS) as client:
-        while refused - taken > 1:
-            middle = (taken + refused) // 2
-            if await _takes(client, middle):
-                taken = middle
-            else:
-                refused = middle
+        while refused:
+            refused //= 2
+            if await _takes(client, refused):
+                return refused
 
-    return refused
+    return None
 
 
 async def _takes(client: Client, token: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from .flags import FlagValue, clashes, flag_words
 from .models import LocalModel, slice_layers, write_rank_slice, write_tiny_model
 from .profiler import profiled
 from .read_back import read_back
-from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, Starting, begin
+from .server import ATTACHED_TOKEN_IDS, Server, ServerOptions, Starting, begin, ordinary_ids
 from .slowed import checked, server_slowdown, slowed_options
 
 
@@ -100,4 +101,22 @@ def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, s
         facts={"model": command.model},  # its flags are of the provenance, where they may be the change under test
     )
     starting = start(local.pinned(pins), port=command.port)
-    return starting.then(lambda server: replace(server, token_ids=ATTACHED_TOKEN_IDS))
+    ids = _token_ids(Path(command.model))
+    return starting.then(lambda server: replace(server, token_ids=ids, invented=False))
+
+
+def _token_ids(folder: Path) -> range:
+    """What prompts for the user's model may be made of: no more than the vocabulary that its config tells.
+
+    An id beyond it ends some servers: vLLM 0.26 with an assert on the device.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        size = config.get("vocab_size") or config["text_config"]["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ATTACHED_TOKEN_IDS  # a name that vLLM resolves, or a config of another kind
+
+    if not isinstance(size, int) or size >= ATTACHED_TOKEN_IDS.stop:
+        return ATTACHED_TOKEN_IDS
+
+    return ordinary_ids(size)

@@ -34,7 +34,11 @@ API_KEY = "VLLM_API_KEY"
 _HOST = "127.0.0.1"
 POLL_SECONDS = 0.5
 _DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
-ATTACHED_TOKEN_IDS = range(1000, 30_000)  # ordinary tokens in every vocabulary of the last years
+LEAST_ORDINARY = 1000
+"""Below are bytes and control tokens; a vocabulary of twice as many is large enough to leave them out."""
+
+ATTACHED_TOKEN_IDS = range(LEAST_ORDINARY, 30_000)
+"""Ordinary tokens in every vocabulary of the last years."""
 
 _ASKS_FOR_KEY = {
     False: "it wants an API key; put it in an environment variable and name that with --perf-server-key-env",
@@ -69,6 +73,7 @@ class Server:
     given_facts: what it serves, part of a metric's identity. stand_in: see LocalModel.
     batch_invariant: it promises the same answer whatever else it is asked. start_seconds: from its launch until it
     was healthy; None for an attached server. compile_caches: facts of process.compile_caches around that start.
+    invented: its weights are, so that its answers mean nothing; they still must stay the same.
     """
 
     endpoint: Endpoint
@@ -79,11 +84,7 @@ class Server:
     batch_invariant: bool = False
     start_seconds: float | None = None
     compile_caches: Mapping[str, Json] = field(default_factory=dict)
-
-    @property
-    def invented(self) -> bool:
-        """Whether its weights are dummies, so that its answers mean nothing; they still must stay the same."""
-        return self.token_ids != ATTACHED_TOKEN_IDS
+    invented: bool = False
 
     @property
     def attached(self) -> bool:
@@ -175,6 +176,11 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def ordinary_ids(vocabulary: int) -> range:
+    """The ids of a vocabulary of this size that prompts are made of."""
+    return range(LEAST_ORDINARY if vocabulary >= 2 * LEAST_ORDINARY else 0, vocabulary)
 
 
 def _as_it_is(server: Server) -> Server:
@@ -280,6 +286,7 @@ class Starting:
             batch_invariant=self.options.environment.get("VLLM_BATCH_INVARIANT") == "1",
             start_seconds=time.monotonic() - self.began_s,
             compile_caches={name: {**cache} for name, cache in self.caches.facts().items()},
+            invented=True,
         )
         return self.finish(server)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ...metric import Kind, Level, Metric
 
@@ -22,12 +23,20 @@ Mode: TypeAlias = Literal["graph", "eager", "host"]
 _MODES: Mapping[str, Mode] = {"graph": "graph", "eager": "eager"}
 
 
+SAME_CARDS: Final = "/same cards"
+"""Behind a kind in noise.json: what is known of sessions that all ran on the same cards."""
+
+
 class NoiseClass(NamedTuple):
-    """Metrics that are noisy for the same reasons: what is measured, how it is launched, and what a replicate is."""
+    """Metrics that are noisy for the same reasons: what is measured, how it is launched, and what a replicate is.
+
+    cards: whether all sessions ran on the same cards, or on any of a kind.
+    """
 
     kind: Kind
     mode: Mode
     level: Level
+    cards: Literal["same", "any"] = "any"
 
 
 class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,9 +66,17 @@ def noise_class(metric: Metric, level: Level) -> NoiseClass:
 
 
 def recorded(noise_class: NoiseClass) -> Recorded:
-    """What was recorded of a class; of one that nobody recorded, what is assumed of its kind."""
-    table = _table()
-    return table.get("/".join(noise_class)) or table[noise_class.kind]
+    """What was recorded of a class; of one that nobody recorded, what is assumed of its kind.
+
+    What is known of sessions of the same cards holds for them, where it is known of the kind.
+    """
+    table, kind = _table(), noise_class.kind
+    known = table.get("/".join(noise_class[:3])) or table[kind]
+    own = table.get(f"{kind}{SAME_CARDS}") if noise_class.cards == "same" else None
+    if own is None or own.session_sd > known.session_sd:
+        return known
+
+    return replace(known, session_sd=own.session_sd, session_df=own.session_df, session_source=own.session_source)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from ...machine.reach import reasons
 from ...metric import Level
@@ -200,7 +200,9 @@ def _assumed_noise(judgement: Judgement) -> tuple[float, str] | None:
     if not _has_interval(judgement) or basis.sessions != 1 or basis.session_noise is None:
         return None
 
-    return basis.session_noise, recorded(noise_class(judgement.metric, basis.level)).session_source
+    cards: Literal["same", "any"] = "same" if basis.same_cards else "any"
+    known = recorded(noise_class(judgement.metric, basis.level)._replace(cards=cards))
+    return basis.session_noise, known.session_source
 
 
 def _has_interval(judgement: Judgement) -> bool:

@@ -10,7 +10,7 @@ import logging
 import os
 import unittest
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from ...gang.worker import state
@@ -107,8 +107,13 @@ def _pynccl_reason(communicator: Any) -> str | None:
 def custom(largest_bytes: int) -> Any:
     """A vLLM CustomAllreduce for messages of up to `largest_bytes`, of its own for one workload.
 
-    Its IPC handles point into buffers that the workload frees, so it must not outlive them.
+    Its IPC handles point into buffers that the workload frees, so it must not outlive them. PyNccl comes first, where
+    it can be used, as vLLM opens them: in processes that had opened them the other way round, graphs of NCCL were
+    launch-bound on two pairs of H200s.
     """
+    with suppress(unittest.SkipTest):
+        pynccl()
+
     what = "vLLM's CustomAllreduce"
     name = f"{VLLM}.custom_all_reduce"
     custom_all_reduce = module(name, what)

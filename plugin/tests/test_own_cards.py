@@ -1,0 +1,109 @@
+"""Sessions of the cards that are measured, and of others of their kind: which count, and how noisy they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
+from pytest_decodegate.baseline.selection import Selection
+from pytest_decodegate.gate.bands import foreseen
+from pytest_decodegate.gate.own_cards import class_of, on_cards, one_set_of_cards
+from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
+from pytest_decodegate.gate.text.explain import not_covered
+from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
+from pytest_decodegate.machine.cards import cards_of
+from pytest_decodegate.machine.provenance import Provenance
+from pytest_decodegate.metric import Json, Measurement, Metric, Replicate
+
+GEMM, OTHER = (Metric(name, "s", "kernel", 0.02, {"mode": "graph"}) for name in ("gemm", "other"))
+QUIET = (1.0, 1.0005, 0.9995, 1.0002, 0.9998)
+
+
+def telemetry(*cards: str) -> dict[str, Json]:
+    return {"gpus": [{"bus_id": f"0000:0{place}:00.0", "uuid": card} for place, card in enumerate(cards)]}
+
+
+def session(number: int, level: float, *cards: str) -> Session:
+    replicates = tuple(Replicate((1e-5 * level * factor,)) for factor in QUIET)
+    when = f"2026-01-0{number}T00:00:00+00:00"
+    return Session(f"s{number}", when, "gang", replicates, telemetry=telemetry(*cards))
+
+
+def baseline(*sessions: Session) -> Baseline:
+    stored = {metric.name: StoredMetric(metric, sessions) for metric in (GEMM, OTHER)}
+    return Baseline(Path("0001.json"), "here", "stack", Provenance({}, {}, {}), stored)
+
+
+def judged(base: Baseline, level: float, *cards: str) -> Judgement:
+    new = Measurement(GEMM, tuple(Replicate((1e-5 * level * factor,)) for factor in QUIET), "gang")
+    return judge(new, Selection(Path(), base, cards=cards_of(telemetry(*cards))), looks=2)
+
+
+def test_sessions_of_the_very_cards_alone_are_the_base_where_there_are_some() -> None:
+    """Another card of the kind is 1.5 % faster: beside it this one, unchanged, would be open or worse."""
+    base = baseline(session(1, 0.985, "GPU-b"), session(2, 1.0, "GPU-a"), session(3, 0.985, "GPU-b"))
+    own = judged(base, 1.0, "GPU-a")
+    assert own.verdict is Verdict.PASS
+    assert own.basis.sessions == 1
+    assert own.basis.same_cards
+    assert own.numbers.change == pytest.approx(0.0, abs=1e-6)
+    assert "compared with 1 session(s) of these very cards; 2 of other cards left out" in own.notes
+
+    other = judged(base, 1.0, "GPU-c")
+    assert (other.basis.sessions, other.basis.same_cards) == (3, False)
+    assert not any("very cards" in note for note in other.notes)
+
+
+def test_sessions_of_the_same_card_are_taken_to_differ_by_less() -> None:
+    base = baseline(session(1, 1.0, "GPU-a"))
+    own, other = judged(base, 1.001, "GPU-a"), judged(base, 1.001, "GPU-b")
+    assert own.basis.session_noise == pytest.approx(recorded(NoiseClass("kernel", "graph", "gang", "same")).session_sd)
+    assert other.basis.session_noise == pytest.approx(recorded(NoiseClass("kernel", "graph", "gang")).session_sd)
+    assert half_width(own) < 0.5 * half_width(other)
+    assert half_width(own) < 0.006, "what is promised of kernels on one card"
+    assert any("83 kernels, gated on their card" in line for line in not_covered([own]))
+
+
+def half_width(judgement: Judgement) -> float:
+    hi, change = judgement.numbers.hi, judgement.numbers.change
+    assert hi is not None
+    assert change is not None
+    return math.log1p(hi) - math.log1p(change)
+
+
+def test_a_host_that_does_not_know_its_cards_has_none_of_its_own() -> None:
+    judgement = judged(baseline(session(1, 1.0)), 1.0)
+    assert not judgement.basis.same_cards
+
+
+cards = st.lists(st.sampled_from("abc"), max_size=2, unique=True)
+
+
+@given(st.lists(cards, min_size=1, max_size=5), cards)
+def test_what_counts_as_own_ran_on_just_these_cards(recorded_on: list[list[str]], here: list[str]) -> None:
+    sessions = [session(number + 1, 1.0, *each) for number, each in enumerate(recorded_on)]
+    stored = StoredMetric(GEMM, tuple(sessions))
+    own = on_cards(stored, cards_of(telemetry(*here)))
+    alike = [one for one, each in zip(sessions, recorded_on, strict=True) if here and set(each) == set(here)]
+    assert (list(own.sessions) if own else []) == alike
+    known = one_set_of_cards(stored)
+    assert known == (set(recorded_on[0]) if all(set(each) == set(recorded_on[0]) for each in recorded_on) else set())
+
+
+def test_a_run_to_come_is_foreseen_on_the_cards_of_a_file_that_knows_one_set_of_them() -> None:
+    one, mixed = baseline(session(1, 1.0, "GPU-a")), baseline(session(1, 1.0, "GPU-a"), session(2, 1.0, "GPU-b"))
+    ahead = [foreseen(each.metrics["gemm"], [each.metrics["other"]], 5, 2) for each in (one, mixed)]
+    assert ahead[0].noise.session_sd < ahead[1].noise.session_sd
+
+
+def test_kinds_without_a_figure_of_their_own_keep_the_one_of_any_cards() -> None:
+    tpot = Metric.of("tpot[c=1]", "serving")
+    stored: Any = StoredMetric(tpot, (replace(session(1, 1.0, "GPU-a"), level="window"),))
+    assert recorded(class_of(stored, same_cards=True)) == recorded(class_of(stored, same_cards=False))
