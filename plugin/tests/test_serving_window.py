@@ -192,6 +192,29 @@ def test_a_server_that_serves_one_by_one_breaks_the_window() -> None:
     assert "asked for concurrency 2, but at most 1 streams" in " ".join(read(recording(parts), LOAD).broken)
 
 
+@pytest.mark.parametrize(("admitted", "broken"), [(32, False), (31, False), (30, True), (28, True)])
+def test_a_server_that_admits_fewer_streams_than_asked_breaks_the_window(admitted: int, broken: bool) -> None:
+    """One of many may always be in its prefill; a server that keeps four waiting decodes the others faster."""
+    served, asked = (Load(streams, 1, 128, 64) for streams in (admitted, 32))
+    reasons = read(recording(steady(served)), asked).broken
+    assert any(f"asked for concurrency 32, but at most {admitted} streams" in reason for reason in reasons) is broken
+
+
+def test_a_window_of_one_answer_is_asked_for_no_trend() -> None:
+    """Its context only grows, and with it the time per token: on any server."""
+    load = Load(1, 1, 1024, 1)
+    assert read(recording(slowing(load, 0.06)), load).broken == ()
+
+
+def test_one_answer_that_keeps_company_in_one_piece_does_not_end_the_check_of_the_servers_own_count() -> None:
+    load = Load(8, 1, 64, 24)
+    parts, wrong = steady(load), counted(load, tpot_sum=2 * steady(load).count * STEP_S)
+    first = parts.company[0]
+    parts.company[0] = replace(first, pieces=tuple((first.pieces[-1][0], data) for _, data in first.pieces))
+    reasons = " ".join(read(recording(parts, counters=wrong), load).broken)
+    assert "TPOT" in reasons, reasons
+
+
 def test_answers_in_one_piece_break_the_window_and_give_no_sample() -> None:
 
     def in_one(one: Exchange) -> Exchange:
@@ -263,7 +286,8 @@ def test_company_stays_until_the_last_is_measured_and_an_eighth_longer_at_most(t
     company = load.company(share)
     assert load.shortest <= company <= tokens
     assert company >= min(tokens, share * tokens)
-    assert company <= max(load.shortest, (share + 1 / 8) * tokens + 1)
+    assert company <= max(load.shortest, (max(share, 0.0) + 1 / 8) * tokens + 1)
+    assert company >= tokens / 8, "or the others would flood a server whose last answer is late with short ones"
 
 
 def slowing(load: Load, change: float) -> Parts:

@@ -23,7 +23,11 @@ SHORTEST: Final = 8
 """Tokens of the shortest answer, where whole ones have twice as many."""
 
 _MARGIN = 1 / 8  # of a whole answer
-_PREFILLING = 8  # of so many streams that take turns to start, one may always be in its prefill
+_PREFILLING = 8  # from so many streams on that take turns to start, one may always be in its prefill
+
+TIMED: Final = 0.9
+"""Least share of the answers that must have a time for their mean to be held against the server's own: a short one
+that keeps others company may come in one piece."""
 
 COARSE: Final = 0.5
 """Largest share of the timed tokens that may come at once."""
@@ -77,7 +81,7 @@ class Load:
 
         share: of a whole answer, what the last of them still has to decode.
         """
-        tokens = math.ceil((share + _MARGIN) * self.output_tokens)
+        tokens = math.ceil((max(share, 0.0) + _MARGIN) * self.output_tokens)
         return max(self.shortest, min(tokens, self.output_tokens))
 
 
@@ -155,7 +159,12 @@ def read(recording: Recording, load: Load) -> Window:
 def _parts(everything: Sequence[RequestTiming], start_s: float, end_s: float, load: Load) -> tuple[float, ...]:
     """Seconds per token in parts of a window; none where it is too short, or tokens are not counted."""
     steps = load.requests * load.output_tokens // load.concurrency
-    if steps < LEAST_STEPS or not all(timing.is_counted for timing in everything):
+    # Within one answer each, parts are of a context that grows: no stream is in the same phase twice.
+    if (
+        load.requests < 2 * load.concurrency
+        or steps < LEAST_STEPS
+        or not all(timing.is_counted for timing in everything)
+    ):
         return ()
 
     return parts_of([timing.arrivals for timing in everything], start_s, end_s)
@@ -224,7 +233,7 @@ def _server_check(counted: Counters | None, everything: Sequence[RequestTiming],
     received = Received(
         requests=len(everything),
         tokens=sum(timing.tokens for timing in everything),
-        tpot_s=statistics.fmean(times) if len(times) == len(everything) else None,
+        tpot_s=statistics.fmean(times) if len(times) >= TIMED * len(everything) else None,
         latency_s=sum(timing.latency_s for timing in everything),
         first_tokens=max((timing.first_burst[1] for timing in everything if timing.is_counted), default=0),
     )
@@ -279,7 +288,7 @@ def _timed_tokens(timing: RequestTiming) -> int:
 
 
 def _too_few(most: int, asked: int) -> Iterator[Finding]:
-    if most < asked - asked // _PREFILLING:
+    if most < asked - (asked >= _PREFILLING):
         few = f"asked for concurrency {asked}, but at most {most} streams decoded at once"
         yield Finding(few, Cause.WINDOW, "concurrency")
 

@@ -123,17 +123,20 @@ class Recorder:
         """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
 
         Returns where it was recorded, None if it was not. A published figure is somebody's point value: measured here,
-        such a metric has no baseline yet. With 'gated' a metric that left its band is stored as well: where nothing
-        changed, sessions without those that differ most would say that hosts are more alike than they are. What cannot
-        keep the band of its test is stored under one that it can.
+        such a metric has no baseline yet. With 'gated' nothing that REGRESSED or is CONFOUNDED is stored: it would be
+        its own baseline when the same is run again. What cannot keep the band of its test is stored under one that it
+        can.
         """
         if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
             return None
 
         self._share(measurement, provenance)
         missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
+        gated = self._settings.record == "gated" and not missing
+        if gated and judgement.verdict in (Verdict.REGRESSED, Verdict.CONFOUNDED):
+            return None
         if self._settings.record in ("gated", "all") or (self._settings.record == "missing" and missing):
-            return self._record(measurement, provenance, gated=self._settings.record == "gated" and not missing)
+            return self._record(measurement, provenance, gated=gated)
 
         return None
 

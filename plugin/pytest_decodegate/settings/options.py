@@ -40,8 +40,8 @@ def add_options(parser: pytest.Parser) -> None:
         const="missing",
         metavar="missing|gated|all",
         help="Record baselines: 'missing' records metrics that have none and gates the rest (the default when no "
-        "value is given); 'gated' gates all and appends a session for each beside its verdict, for another host where "
-        "nothing changed; "
+        "value is given); 'gated' gates all and appends a session for each that did not get slower, for another host "
+        "where nothing changed; "
         "'all' appends a session for every metric and gates none",
     )
     group.addoption(
