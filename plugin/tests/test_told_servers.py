@@ -186,7 +186,7 @@ def test_a_run_without_a_server_says_nothing_of_what_servers_are_told(
     result = pytester.runpytest_inprocess(*RUN, *told, "-k", "kernel", *(() if base else ("--perf-record=all",)))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["*flag:--max-num-seqs=32: only servers are told that, and none was started, so what it does was not seen*"]
+        ["*flag:--max-num-seqs=32: only servers are told that, and none was measured, so what it does was not seen*"]
     )
 
 

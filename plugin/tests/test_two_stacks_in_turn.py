@@ -111,7 +111,7 @@ class Host:
     def two_stacks(self, candidate: Stack | None = None) -> TwoStacks:
         known = {"replicates": 2, "max_replicates": 8, "start_seconds": 1.0, "change": frozenset(), "import_path": ()}
         known |= self.settings
-        settings: Any = SimpleNamespace(**known)
+        settings: Any = SimpleNamespace(**known, launched=lambda stack: None)
         progress: Any = SimpleNamespace(tick=Said().tick, say=self.told.append)
         self.hardware.watch = Watched
         sources = Sources(self.hardware, progress, lambda: 1.0, settings)

@@ -55,6 +55,7 @@ class StoredReference:
     progress: Progress
     material: Callable[[Judgement], Judgement]
     _measured: list[Measured] = field(default_factory=list)
+    _answered: list[str] = field(default_factory=list)
 
     def measure(self, work: GangWork) -> Judged:
         """See Reference: on as many fresh gangs as the verdict needs, twice --perf-replicates alive at once."""
@@ -101,6 +102,7 @@ class StoredReference:
         """See Reference: against the baseline's answers, which agree among themselves only so far."""
         judged = self._judged(metric, self.sources.answers(server), lambda: self.provenances.of(server))
         self.canary.keep(judged.judgement)
+        self._answered.append(metric.name)
         return judged
 
     def quality_metric(self, server: Server) -> Metric:
@@ -130,7 +132,8 @@ class StoredReference:
     def problem(self) -> str | None:
         """See Reference: which slowdown of the stack under test reached no metric, or what servers alone are told."""
         stacks = [self.settings.stack]
-        return unreached(stacks, self._measured) or untold(stacks, served=self.servers.wanted)
+        served = bool(self._answered) or any(not each.ranks for each in self._measured)
+        return unreached(stacks, self._measured) or untold(stacks, served=served)
 
     def ended(self) -> None:
         """See Reference: each verdict has named its baseline."""

@@ -187,9 +187,9 @@ class TwoStacks:
         return [*self._ranks.output(), *(self._beside.output() if self._beside else ())]
 
     def problem(self) -> str | None:
-        """See Reference: which slowdown of a stack reached no metric, or what servers were told that none heard."""
-        stacks = self._contrasts.stacks
-        return unreached(stacks, self._measured) or untold(stacks, served=self._servers.wanted)
+        """See Reference: which slowdown of a stack reached no metric, or what servers alone are told."""
+        stacks, served = self._contrasts.stacks, any(not each.ranks for each in self._measured)
+        return unreached(stacks, self._measured) or untold(stacks, served=served)
 
     def ended(self) -> None:
         """See Reference: says which stacks the run had."""

@@ -46,13 +46,13 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
 
 
 def untold(stacks: Sequence[Stack], *, served: bool) -> str | None:
-    """Why a run proves nothing of what its stacks tell servers; None if a server was started, or nothing is told."""
+    """Why a run proves nothing of what its stacks tell servers; None if it may. served: a server was measured."""
     words = list(dict.fromkeys(word for stack in stacks for word in stack.of_servers))
     if served or not words:
         return None
 
     return (
-        f"{' and '.join(words)}: only servers are told that, and none was started, so what it does was not seen; "
+        f"{' and '.join(words)}: only servers are told that, and none was measured, so what it does was not seen; "
         "select a test that measures a server, such as tpot"
     )
 

@@ -68,7 +68,6 @@ class ServerUnderTest:
         self._traces: Path | None = None
         self._failures: dict[Stack, ServerError] = {}
         self._log_shown = 0
-        self.wanted = False  # whether a server was asked for in this session
         self.hung: tuple[Finding, ...] = ()  # why nothing more is asked of a server in this session
 
     def running(self, layers: int | None = None) -> Server:
@@ -137,7 +136,7 @@ class ServerUnderTest:
         from ..serving.server import attach
         from ..serving.slowed import refuse_attached
 
-        self.wanted, settings = True, self._settings
+        settings = self._settings
         if settings.pins:
             raise BadInput("--perf-pin: an attached server runs already; start it with the backends that you want")
 
@@ -201,7 +200,7 @@ class ServerUnderTest:
         """Start the process of a server of `stack`, as deep as the last, on all GPUs or on `cards` alone."""
         from ..serving import home
 
-        self.wanted, settings = True, self._settings
+        settings = self._settings
         # Not by UUID, which vLLM does not read everywhere: these are numbers in PCI order, see ENVIRONMENT.
         visible = {} if cards is None else {VISIBLE: ",".join(str(gpu.index) for gpu in cards)}
         python = stack.python or sys.executable
