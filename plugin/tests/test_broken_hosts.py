@@ -141,16 +141,22 @@ def test_eight_cards_on_pcie_record_and_gate_and_their_loss_is_said(
         )
         result.stdout.no_fnmatch_line("*is one lost*")
 
-    said = "this host (*) recorded on 8 GPUs as NVIDIA-RTX-PRO-6000-*-x8-* on 20* and shows {}*: is one lost, or *"
+    recorded = "(*) recorded on 8 GPUs as NVIDIA-RTX-PRO-6000-*-x8-* on 20*"
     hidden = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    for double, environ, shows in (
-        (broken(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), {}, "0 GPUs now (no NVIDIA driver answers *)"),
-        (FakeNvml(*EIGHT[1:]), {}, "7 GPUs now"),
-        (FakeNvml(*EIGHT[1:]), hidden, "7 GPUs now"),
+    no_driver, seven = broken(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), FakeNvml(*EIGHT[1:])
+    for double, environ, grade, said in (
+        (
+            no_driver,
+            {},
+            "WARN",
+            f"a host of this name {recorded} and this one shows 0 GPUs now (no NVIDIA driver *); *",
+        ),
+        (seven, {}, "FAIL", f"this host {recorded} and it shows 7 GPUs now, without GPU-*: is one lost, *"),
+        (seven, hidden, "FAIL", f"this host {recorded} and it shows 7 GPUs now: is one lost, *"),
     ):
         on(monkeypatch, tmp_path, double, environ)
-        pytester.runpytest("-m", "perf").stdout.fnmatch_lines([f"perf: {said.format(shows)}"])
-        doctor(capsys).fnmatch_lines([f"FAIL  gpus *{said.format(shows)}"])
+        pytester.runpytest("-m", "perf").stdout.fnmatch_lines([f"perf: {said}"])
+        doctor(capsys).fnmatch_lines([f"{grade}  gpus *{said}"])
 
     on(monkeypatch, tmp_path, FakeNvml(*EIGHT), hidden)
     pytester.runpytest("-m", "perf").stdout.no_fnmatch_line("*is one lost*")
@@ -161,9 +167,14 @@ def test_another_hosts_gpus_are_not_missed(
 ) -> None:
     on(monkeypatch, tmp_path, FakeNvml(*EIGHT))
     pytester.runpytest("-m", "perf", "--perf-record").assert_outcomes(passed=1)
+    on(monkeypatch, tmp_path, FakeNvml(FakeGpu(21, BLACKWELL), FakeGpu(22, BLACKWELL)))
+    pytester.runpytest("-m", "perf").stdout.no_fnmatch_line("*is one lost*")  # another host of one name
     monkeypatch.setattr("platform.node", lambda: "another-host")
     on(monkeypatch, tmp_path, broken(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
     pytester.runpytest("-m", "perf").stdout.no_fnmatch_line("*is one lost*")
+    on(monkeypatch, tmp_path, FakeNvml(*EIGHT[2:]))
+    said = "perf: this host (another-host) recorded on 8 GPUs as * and it shows 6 GPUs now, without GPU-*, GPU-*: is *"
+    pytester.runpytest("-m", "perf").stdout.fnmatch_lines([said])  # under another name since
 
 
 def test_a_host_with_unified_memory_runs(

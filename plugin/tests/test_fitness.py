@@ -27,7 +27,7 @@ from pytest_decodegate.fitness.check import CheckOutcome, Grade, HostCheck, Symp
 from pytest_decodegate.fitness.host_checks import core_list
 from pytest_decodegate.fitness.host_files import read_host_files, room
 from pytest_decodegate.fitness.reading import inspect_cards, read_all, read_early, with_loads
-from pytest_decodegate.fitness.readings import CardLoad, HostReadings, Importable, LoadedStack, Space
+from pytest_decodegate.fitness.readings import CardLoad, HostReadings, Importable, LoadedStack, LostGpus, Space
 from pytest_decodegate.fitness.table import CHECKS, early_failures, run_checks
 from pytest_decodegate.machine import fingerprint as fingerprint_module
 from pytest_decodegate.machine.cpu_load import OtherUse
@@ -305,7 +305,8 @@ def test_quotas_and_neighbours_on_the_cores(tmp_path: Path) -> None:
         ("baselines", {"baselines": ()}, Grade.WARN),
         ("baselines", {"baselines": ("x/0001_y.json",)}, Grade.OK),
         ("gpus", {"fingerprint": None, "refused": "a GPU is lost"}, Grade.FAIL),
-        ("gpus", {"lost_gpus": "recorded on 8 and shows 7"}, Grade.FAIL),
+        ("gpus", {"lost_gpus": LostGpus("recorded on 8 and shows 7", sure=True)}, Grade.FAIL),
+        ("gpus", {"lost_gpus": LostGpus("a host of this name recorded on 8", sure=False)}, Grade.WARN),
     ],
 )
 def test_limits_of_the_host(name: str, seen: dict[str, Any], grade: Grade) -> None:
@@ -390,7 +391,9 @@ def test_doctor_as_json_works_without_a_gpu(
 
 
 def test_only_what_is_cheap_ends_a_run() -> None:
-    slow = replace(readings(*cards({})), steal=1.0, lost_gpus="one is lost", client_floor=("none", False))
+    slow = replace(
+        readings(*cards({})), steal=1.0, lost_gpus=LostGpus("one is lost", sure=True), client_floor=("none", False)
+    )
     assert list(early_failures(slow)) == []
 
 

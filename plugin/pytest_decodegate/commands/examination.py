@@ -113,7 +113,7 @@ class Examination:
             stack=self._stack(sensor),
             client_floor=_client(),
             baselines=self._files(fingerprint),
-            lost_gpus=lost_gpus(self._store, fingerprint) or "",
+            lost_gpus=lost_gpus(self._store, fingerprint),
             steal=steal_share(self._steal, steal_ticks()),
         )
 

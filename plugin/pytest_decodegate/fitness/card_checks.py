@@ -35,7 +35,7 @@ def gpus(seen: HostReadings) -> Iterator[Symptom]:
         yield Symptom(Grade.FAIL, seen.refused)
         return
     if seen.lost_gpus:
-        yield Symptom(Grade.FAIL, seen.lost_gpus)
+        yield Symptom(Grade.FAIL if seen.lost_gpus.sure else Grade.WARN, seen.lost_gpus.text)
     if not seen.fingerprint.gpus:
         yield Symptom(Grade.WARN, f"no GPU, the stand-ins would run: {seen.fingerprint.no_gpu_reason}")
         return

@@ -96,6 +96,17 @@ class LoadedStack:
 
 
 @dataclass(frozen=True, slots=True)
+class LostGpus:
+    """That the host had more GPUs when it recorded, in a sentence. sure: it is known to be the same host."""
+
+    text: str
+    sure: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class HostReadings:
     """Everything that the checks look at.
 
@@ -118,5 +129,5 @@ class HostReadings:
     steal: float | None = None
     stack: LoadedStack | None = None
     client_floor: tuple[str, bool] | None = None
-    lost_gpus: str = ""
+    lost_gpus: LostGpus | None = None
     baselines: tuple[str, ...] | None = None

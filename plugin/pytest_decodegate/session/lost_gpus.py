@@ -4,36 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..fitness.readings import LostGpus
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ..baseline.schema import Baseline, Session
     from ..baseline.store import Store
     from ..machine.fingerprint import Fingerprint
 
 
-def lost_gpus(store: Store, fingerprint: Fingerprint) -> str | None:
-    """A sentence if a recording of this very host, by its name, had more GPUs than it has now, hidden ones included."""
-    present = len(fingerprint.gpus) + fingerprint.hidden
-    host = fingerprint.host.telemetry["host"]
-    larger = [
-        (session.instant, session.recorded, _gpus(baseline), baseline.machine_class)
-        for baseline in _all(store)
-        if _gpus(baseline) > present
-        for session in _sessions(baseline)
-        if session.telemetry.get("host") == host
-    ]
+@dataclass(frozen=True, slots=True)
+class _Larger:
+    """A recording on more GPUs than there are now. missing: those of its GPUs that are not seen today.
+
+    by_name: that it is of this host is known by the host's name alone, which other hosts may have as well.
+    """
+
+    instant: datetime
+    day: str
+    count: int
+    machine_class: str
+    missing: tuple[str, ...]
+    by_name: bool
+
+
+def lost_gpus(store: Store, fingerprint: Fingerprint) -> LostGpus | None:
+    """What is to be told if a recording of this very host had more GPUs than it has now, hidden ones included.
+
+    It is of this host if one of today's GPUs is among those recorded. Its name is asked only where today or then no GPU
+    is known: many hosts are called alike, as virtual machines are. Returns None if no recording has more.
+    """
+    larger = list(_larger(store, fingerprint))
     if not larger:
         return None
 
-    _, recorded, count, machine_class = max(larger)
+    found = max(larger, key=lambda each: (not each.by_name, each.instant))
+    present = len(fingerprint.gpus) + fingerprint.hidden
+    host = fingerprint.host.telemetry["host"]
+    who = f"a host of this name ({host})" if found.by_name else f"this host ({host})"
     why = f" ({fingerprint.no_gpu_reason})" if fingerprint.no_gpu_reason else ""
-    return (
-        f"this host ({host}) recorded on {_counted(count)} as {machine_class} on {recorded[:10]} and shows "
-        f"{_counted(present)} now{why}: is one lost, or its driver? See what `nvidia-smi` and `dmesg` say"
+    which = f", without {', '.join(found.missing)}" if found.missing and not fingerprint.hidden else ""
+    doubt = "; no GPU tells whether it is the same host: if it is," if found.by_name else ":"
+    return LostGpus(
+        f"{who} recorded on {_counted(found.count)} as {found.machine_class} on {found.day} and "
+        f"{'this one' if found.by_name else 'it'} shows {_counted(present)} now{why}{which}{doubt} is one lost, or its "
+        "driver? See what `nvidia-smi` and `dmesg` say",
+        sure=not found.by_name,
     )
+
+
+def _larger(store: Store, fingerprint: Fingerprint) -> Iterator[_Larger]:
+    present = len(fingerprint.gpus) + fingerprint.hidden
+    today = {gpu.uuid for gpu in fingerprint.gpus}
+    host = fingerprint.host.telemetry["host"]
+    for baseline in _all(store):
+        if (count := _gpus(baseline)) <= present:
+            continue
+
+        for session in _sessions(baseline):
+            then = _uuids(session)
+            known = bool(today and then)
+            if today.intersection(then) if known else session.telemetry.get("host") == host:
+                missing = tuple(uuid for uuid in then if uuid not in today) if known else ()
+                yield _Larger(session.instant, session.recorded[:10], count, baseline.machine_class, missing, not known)
+
+
+def _uuids(session: Session) -> list[str]:
+    gpus = session.telemetry.get("gpus")
+    known = [gpu.get("uuid") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return [str(uuid) for uuid in known if uuid]
 
 
 def _counted(gpus: int) -> str:

@@ -249,7 +249,7 @@ class PerfSession:
         settings = self.settings
         plan = planned(items, stand_in=self._has_stand_in, most_ranks=self.gangs.most_ranks)
         lost = lost_gpus(self.recorder.store, self.hardware.fingerprint)
-        missing = [*([lost] if lost else []), *self._withheld()]
+        missing = [*([str(lost)] if lost else []), *self._withheld()]
         if settings.base is not None:
             pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
             return [*missing, pairs, *self._on_servers()]
