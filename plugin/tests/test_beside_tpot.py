@@ -129,7 +129,7 @@ def test_two_stacks_are_compared_by_the_same_windows() -> None:
 
     answers: Any = lambda _: NoAnswers()  # noqa: E731 - typed as a source of answers
     start: Any = lambda side: side  # noqa: E731 - a side stands for its server
-    servers = Servers(start, window, answers, lambda _: True)
+    servers = Servers(start, window, answers, lambda _: None)
     load = Load(1, 4, 4, 2)
     in_turn = ServersInTurn(servers, Contrast(), Budget(6, 6, 1e9), {TPOT.name: load}, lambda _: None)
     assert in_turn.judgement(TPOT, load).verdict is Verdict.PASS

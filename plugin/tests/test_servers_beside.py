@@ -18,6 +18,7 @@ from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.resources.beside import ServersBeside
 from pytest_decodegate.resources.server import ServerUnderTest
 from pytest_decodegate.serving.server import Starting, begin
+from pytest_decodegate.settings.settings import Settings
 from pytest_decodegate.settings.stack import Stack
 
 STACKS: dict[SideName, Stack] = {"base": Stack(), "candidate": Stack(env=(("A", "1"),))}
@@ -153,6 +154,13 @@ def test_an_interrupt_while_they_start_leaves_none_behind(made: Fixture) -> None
     assert not running(begun[0].process.pid)
 
 
+class Given(SimpleNamespace):
+    """Settings of which only the server's command line is set."""
+
+    launched = Settings.launched
+    gpus_of_server = Settings.gpus_of_server
+
+
 @pytest.mark.parametrize(
     ("cards", "words", "fits"),
     [
@@ -169,7 +177,7 @@ def test_servers_fit_beside_each_other_where_each_has_cards_of_its_own_and_a_por
     cards: list[int], words: list[str] | None, fits: bool
 ) -> None:
     """Two instances of one card are one card; the suite's own rank-slice takes all that there are."""
-    settings: Any = SimpleNamespace(serve=words, stack=Stack())
+    settings: Any = Given(serve=words, stack=Stack())
     gpus = [SimpleNamespace(index=index) for index in cards]
     hardware: Any = SimpleNamespace(fingerprint=SimpleNamespace(gpus=gpus))
     nothing: Any = None

@@ -84,6 +84,7 @@ class Host:
     gone: set[int] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
     first: int = LEAST_PAIRS
+    windows_of: dict[str, list[float]] = field(default_factory=dict)
 
     def start(self, side: SideName) -> Any:
         self.starts.append(side)
@@ -109,6 +110,8 @@ class Host:
         self.windows.append((server.side, name))
         factor = self.slower if server.side == "candidate" else 1.0
         factor *= self.second_card if server.cards == "1" else 1.0
+        if server.side == "candidate" and (levels := self.windows_of.get(name)):
+            factor *= levels.pop(0)
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
         contract: dict[str, Json] = {"max_model_len": self.length[server.side]}
         facts: dict[str, Json] = {}
@@ -125,11 +128,11 @@ class Host:
         passes = [quality.to_json([self.answers[server.side]] * 8) for _ in range(2)]
         return Fake(Taken("window", tuple(Replicate((100.0,), {"answers": one}) for one in passes)))
 
-    def runs(self, server: Any) -> bool:
-        return id(server) not in self.gone
+    def why_gone(self, server: Any) -> ServerError | None:
+        return ServerError("the server ended between two metrics") if id(server) in self.gone else None
 
     def servers(self) -> Servers:
-        return Servers(self.start, self.window, self.questions, self.runs, clock=lambda: 60.0 * self.minutes)
+        return Servers(self.start, self.window, self.questions, self.why_gone, clock=lambda: 60.0 * self.minutes)
 
     def in_turn(
         self,
@@ -350,6 +353,33 @@ def test_a_server_that_one_metric_ended_is_asked_nothing_more_and_others_go_on_w
     assert len(raised.value.base) == 1
 
 
+def test_a_pair_that_failed_is_no_part_of_the_next_metric() -> None:
+    """The candidate's fourth start fails for one stream; eight streams have their three whole pairs."""
+    host = Host(scatter=0.0, fails=("candidate", 4))
+    host.windows_of = {ONE.name: [1.0, 1.2, 0.8, 1.1]}
+    in_turn = host.in_turn(LOADS)
+    with pytest.raises(StackFailed, match="ended while starting"):
+        in_turn.judgement(ONE, LOADS[ONE.name])
+
+    judgement = in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.PASS, 3)
+
+
+def test_a_server_that_ends_between_two_metrics_is_the_failure_of_the_next_one() -> None:
+    host = Host(scatter=0.0001)
+
+    def window(name: str, server: Any, load: Load) -> Fake:
+        if name == ONE.name and server.side == "candidate":
+            host.gone.add(id(server))
+
+        return host.window(name, server, load)
+
+    in_turn = host.in_turn(LOADS, servers=replace(host.servers(), window=window))
+    assert in_turn.judgement(ONE, LOADS[ONE.name]).verdict is Verdict.PASS
+    with pytest.raises(StackFailed, match=r"the candidate failed: .*ended between two metrics"):
+        in_turn.judgement(EIGHT, LOADS[EIGHT.name])
+
+
 def test_a_server_that_hangs_ends_the_metric_at_hand_whoever_was_asked() -> None:
     host = Host(fails_at={EIGHT.name: ServerHung("silent for 900 s")})
     with pytest.raises(StackFailed, match="silent for 900 s"):
@@ -376,10 +406,12 @@ def test_answers_that_the_base_cannot_judge_either_are_a_note(without: tuple[str
 
 
 def test_a_candidate_that_alone_lost_its_logprobs_is_blamed() -> None:
-    with pytest.raises(StackFailed, match="the candidate failed: NoLogprobs") as raised:
-        Host(without_logprobs=("candidate",)).judgement()
+    in_turn = Host(without_logprobs=("candidate",)).in_turn(LOADS)
+    for metric in (ONE, EIGHT):  # the second would pass with answers that nobody compared
+        with pytest.raises(StackFailed, match="the candidate failed: NoLogprobs") as raised:
+            in_turn.judgement(metric, LOADS[metric.name])
 
-    assert raised.value.side == "candidate"
+        assert raised.value.side == "candidate"
 
 
 def test_servers_that_drift_apart_are_no_level() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..cause import Finding
 from ..gate.evidence import quality
 from ..measure.answers import NoLogprobs
-from ..measure.paired_source import SIDES, SideName, blamed
+from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..metric import DEFAULT_TOLERANCE
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class AnswersOfBoth:
         self._answers: dict[SideName, Taken] = {}
         self._without: dict[SideName, NoLogprobs] = {}
         self._wrong: dict[SideName, str] = {}
+        self._failure: StackFailed | None = None
         self.notes: tuple[Finding, ...] = ()
 
     def ask(self, side: SideName, server: Server) -> None:
@@ -38,6 +39,8 @@ class AnswersOfBoth:
 
         Raises StackFailed if a server fails, or if the candidate alone gives no logprobs.
         """
+        if self._failure:
+            raise self._failure
         if side in self._answers or side in self._without:
             return
         with blamed(side):
@@ -81,8 +84,8 @@ class AnswersOfBoth:
     def _note_not_compared(self) -> None:
         """What the base cannot do either is no fault of the candidate; what it alone cannot do any more is."""
         if "base" not in self._without:
-            with blamed("candidate"):
-                raise self._without["candidate"]
+            self._failure = StackFailed("candidate", self._without["candidate"])
+            raise self._failure
 
         lacking = " and ".join(f"the {side}" for side in SIDES if side in self._without)
         self.notes = (Finding(f"the answers were not compared: {lacking} answers without logprobs"),)

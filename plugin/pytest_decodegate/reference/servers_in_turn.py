@@ -33,11 +33,12 @@ from .protocol import Judged
 from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
+    from ..errors import ServerError
     from ..measure.answers import AnswerSource
     from ..measure.beside_tpot import WindowQuantity
     from ..measure.source import Source
     from ..measure.window import Load
-    from ..metric import Metric
+    from ..metric import Metric, Replicate
     from ..serving.server import Server
     from .loaded import Loaded
 
@@ -53,8 +54,8 @@ class Servers:
 
     start: stops the one that runs and starts a fresh one of a side, or gives the one that is attached. both: starts
     one of each side beside each other, on each other's cards where `swapped`; None where there is no room for two.
-    runs: whether one that was started is still there. window: a source of windows on a server, for a metric by its
-    name. answers: a source of answers, which come before the clock. clock: in seconds.
+    gone: why one that was started is not there any more, None while it is. window: a source of windows on a server, for
+    a metric by its name. answers: a source of answers, which come before the clock. clock: in seconds.
     level: what a window stands for, a fresh server or the same again. notes: what a reader should know of the servers.
     loaded: what a process of each side's stack loads, where that was asked.
     """
@@ -62,7 +63,7 @@ class Servers:
     start: Callable[[SideName], Server]
     window: Callable[[str, Server, Load], Source]
     answers: Callable[[Server], AnswerSource]
-    runs: Callable[[Server], bool]
+    gone: Callable[[Server], ServerError | None]
     both: Callable[[bool], Mapping[SideName, Server]] | None = None
     clock: Callable[[], float] = time.monotonic
     level: Literal["server", "window"] = "server"
@@ -85,12 +86,16 @@ class Budget:
 
 @dataclass(slots=True)
 class _Measured:
-    """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it."""
+    """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it.
+
+    current: of the pair that is being measured. alone: what the base gave in a pair that the candidate did not end.
+    """
 
     load: Load
     level: Literal["server", "window"]
     taken: dict[SideName, Taken] = field(init=False)
-    current: dict[SideName, Taken] = field(default_factory=dict)  # of the pair that is being measured
+    current: dict[SideName, Taken] = field(default_factory=dict)
+    alone: tuple[Replicate, ...] = ()
     closed: bool = False
     failure: StackFailed | None = None
 
@@ -108,16 +113,18 @@ class _Measured:
             self.failure = failure
 
     def end_pair(self) -> None:
-        """Keep the pair that was measured; half of one, whose other server was gone, says nothing."""
-        if len(self.current) == len(SIDES) or self.failure:
-            self.keep_current()
+        """Keep the pair if it is whole: one side of it has nothing to be compared with."""
+        if len(self.current) == len(SIDES):
+            self.taken = {side: joined([self.taken[side], self.current[side]]) for side in SIDES}
+        elif base := self.current.get("base"):
+            self.alone = base.replicates
 
         self.current.clear()
 
-    def keep_current(self) -> None:
-        """Keep what there is of the pair."""
-        for side, window in self.current.items():
-            self.taken[side] = joined([self.taken[side], window])
+    @property
+    def of_base(self) -> tuple[Replicate, ...]:
+        """All that the base gave."""
+        return (*self.taken["base"].replicates, *self.alone)
 
     @property
     def goes_on(self) -> bool:
@@ -148,6 +155,7 @@ class ServersInTurn:
         self._first: dict[SideName, Server] = {}  # started, and not yet measured
         self._candidate: Server | None = None
         self._failure: StackFailed | None = None  # of a start: none is tried again
+        self._failed: set[SideName] = set()  # sides on which a metric failed in this pair
         self._starts: dict[SideName, list[Start]] = {"base": [], "candidate": []}
         self._pairs = 0
         self._spent_s = 0.0
@@ -174,7 +182,7 @@ class ServersInTurn:
         try:
             return self._settle(metric, measured)
         except StackFailed as failure:
-            failure.base = measured.taken["base"].replicates
+            failure.base = measured.of_base
             raise
         finally:
             measured.closed = True
@@ -262,6 +270,7 @@ class ServersInTurn:
         """
         order = SIDES[::-1] if self._pairs % 2 == 0 else SIDES
         names = [name for name, measured in self._of.items() if measured.goes_on and not measured.closed]
+        self._failed.clear()
         try:
             with self._spending(is_pair=True):
                 if self._servers.both:
@@ -269,13 +278,9 @@ class ServersInTurn:
                 else:
                     for side in order:
                         self._visit(side, self._take_first(side) or self._start(side), names)
-        except StackFailed:
+        finally:
             for measured in self._of.values():
-                measured.keep_current()
-            raise
-
-        for measured in self._of.values():
-            measured.end_pair()
+                measured.end_pair()
 
         self._pairs += 1
 
@@ -295,7 +300,7 @@ class ServersInTurn:
     def _take_first(self, side: SideName) -> Server | None:
         """The one that was started before its pair, unless something else has taken the machine since."""
         first = self._first.pop(side, None)
-        return first if first is not None and self._servers.runs(first) else None
+        return first if first is not None and self._servers.gone(first) is None else None
 
     def _start(self, side: SideName) -> Server:
         with self._remembering_failure(), blamed(side):
@@ -334,10 +339,15 @@ class ServersInTurn:
     def _window(self, side: SideName, server: Server, name: str) -> None:
         """A window for one metric; its failure is that metric's alone, unless the server hangs.
 
-        A server that it ended is asked nothing more: others are measured on the next one.
+        A server that it ended is asked nothing more: others are measured on the next one. One that ended when no metric
+        failed on it is the failure of the metric whose turn it is.
         """
         measured = self._of[name]
-        if self._answers.are_wrong or not self._servers.runs(server):
+        if self._answers.are_wrong:
+            return
+        if gone := self._servers.gone(server):
+            if side not in self._failed:
+                self._fail(side, measured, StackFailed(side, gone))
             return
         try:
             with blamed(side):
@@ -345,7 +355,11 @@ class ServersInTurn:
         except StackFailed as failure:
             if isinstance(failure.error.origin, ServerHung):
                 raise
-            measured.fail(failure)
+            self._fail(side, measured, failure)
+
+    def _fail(self, side: SideName, measured: _Measured, failure: StackFailed) -> None:
+        self._failed.add(side)
+        measured.fail(failure)
 
     def _keep(self, side: SideName, measured: _Measured, window: Taken) -> None:
         if side in self._servers.loaded:

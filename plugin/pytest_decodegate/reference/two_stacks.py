@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from ..errors import ServerError
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
 from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
@@ -38,9 +39,15 @@ def _skip(what_is_done: str) -> NoReturn:
     pytest.skip(f"with --perf-base {what_is_done}")
 
 
-def runs(server: Server) -> bool:
-    """Whether a server is still there: one that is attached is for others to stop."""
-    return server.process is None or not server.process.ended_within(0)
+def gone(server: Server) -> ServerError | None:
+    """Why a server is not there any more; None while it is, and of an attached one, which is for others to stop."""
+    try:
+        if server.process is not None:
+            server.process.check("between two metrics")
+    except ServerError as error:
+        return error
+
+    return None
 
 
 class TwoStacks:
@@ -113,7 +120,7 @@ class TwoStacks:
     def _running_already(self, attached: AttachedServers) -> Servers:
         notes = attached.notes(self._contrasts.of_what_serves)
         sources = self._sources
-        return Servers(attached.server, sources.windows, sources.answers, runs, level="window", notes=notes)
+        return Servers(attached.server, sources.windows, sources.answers, gone, level="window", notes=notes)
 
     def _launched(self) -> Servers:
         stacks = dict(zip(SIDES, self._contrasts.stacks, strict=True))
@@ -127,7 +134,7 @@ class TwoStacks:
             both = self._both(self._beside)
 
         sources = self._sources
-        return Servers(fresh, sources.windows, sources.answers, runs, both, loaded=self._contrasts.loaded)
+        return Servers(fresh, sources.windows, sources.answers, gone, both, loaded=self._contrasts.loaded)
 
     def _both(self, beside: ServersBeside) -> Callable[[bool], Mapping[SideName, Server]]:
         def start(swapped: bool) -> Mapping[SideName, Server]:

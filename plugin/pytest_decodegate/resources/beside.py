@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -96,12 +97,13 @@ class ServersBeside:
 
     def stop(self) -> None:
         """Stop both, whether they serve already or not."""
-        starting, self._starting = self._starting, {}
-        running, self._running = self._running, {}
-        for begun in starting.values():
-            begun.process.stop()
-        for server in running.values():
-            server.stop()
+        with ExitStack() as stopping:  # the second even if the first does not let itself be stopped
+            for begun in self._starting.values():
+                stopping.callback(begun.process.stop)
+            for server in self._running.values():
+                stopping.callback(server.stop)
+
+            self._starting, self._running = {}, {}
 
     def output(self) -> list[tuple[str, str]]:
         """The end of the log of each that runs, as report sections."""
