@@ -144,6 +144,16 @@ def test_a_judged_step_was_looked_at_once_however_often_its_parts_were() -> None
     assert "% interval from 6 pairs (" in explain(found)
 
 
+def test_a_step_rests_on_the_fewest_sessions_of_its_parts_and_on_none_of_their_noises() -> None:
+    sides = [
+        replace(each, basis=replace(each.basis, reference="baseline", sessions=sessions, session_noise=0.0044))
+        for each, sessions in ((part("a[m=1]", 0.0, 0.001), 3), (part("b[m=1]", 0.0, 0.001), 1))
+    ]
+    found = judge_step("decode_step[tp=1,m=1]", sides, {"a[m=1]": 1.0, "b[m=1]": 1.0}, (2e-5, 2e-5))
+    assert (found.basis.sessions, found.basis.session_noise) == (1, None)
+    assert "0.44 %" not in explain(found)
+
+
 def test_a_tpot_that_left_its_band_is_explained_by_the_metrics_beside_it() -> None:
     quiet = {each.name: each for each in run_of([0.0] * COUNT, PAIR_ERROR)}
     slower = part("marlin_moe[m=1]", 0.2, PAIR_ERROR, base=1e-4)

@@ -54,7 +54,13 @@ def judge_shift(kernels: Sequence[Judgement], band: float = BAND) -> Judgement:
         metric=metric,
         verdict=Verdict(decide(found, band)),
         basis=replace(
-            first, replicates=min(kernel.basis.replicates for kernel in kernels), looks=1, baseline=None, choice=()
+            first,
+            replicates=min(kernel.basis.replicates for kernel in kernels),
+            sessions=min(kernel.basis.sessions for kernel in kernels),
+            session_noise=None,  # what sessions share is none of the noises of its kernels
+            looks=1,
+            baseline=None,
+            choice=(),
         ),
         numbers=Numbers().compared(metric, None, found),
         notes=(Finding(f"{sum(change > 0 for change in changes)} of {len(kernels)} kernels moved for the worse"),),

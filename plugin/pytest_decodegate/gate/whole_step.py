@@ -50,7 +50,13 @@ def judge_step(
         metric=metric,
         verdict=Verdict(decide(found, band)),
         basis=replace(
-            first, replicates=min(part.basis.replicates for part in parts), looks=1, baseline=None, choice=()
+            first,
+            replicates=min(part.basis.replicates for part in parts),
+            sessions=min(part.basis.sessions for part in parts),
+            session_noise=None,  # what sessions share is none of the noises of its parts
+            looks=1,
+            baseline=None,
+            choice=(),
         ),
         numbers=Numbers(sums_s[1]).compared(metric, sums_s[0], found),
         notes=_made_of(parts, weights, sums_s[0]),
