@@ -43,6 +43,9 @@ _COUNTED = frozenset(
 )
 """Words of names such as VLLM_MAX_TOKENS_PER_EXPERT: the number behind them moves a measurement, and is no secret."""
 
+_OF_VLLM = re.compile(r"(?<!\w)(?<!\w-)(?:pass[_-]config|speculative[_-]token[_-]tree)(?![\w-])")
+"""Settings of vLLM that speak of compiler passes and of drafted tokens: as secrets they would never be compared."""
+
 _OF_A_PLACE = frozenset({"ENV", "FILE", "PATH", "DIR", "NAME", "TYPE", "MODE"})
 """Last words of names that say where a secret is, and not the secret."""
 
@@ -83,6 +86,7 @@ def is_secret_name(name: str, value: str = "?") -> bool:
     if _OF_PYTHON.search(name):
         return False
 
+    name = _OF_VLLM.sub("", name)
     words = [word.upper() for word in (*_WORD.findall(name), *_RUN.findall(name))]
     if not any(map(_SECRET_WORD.fullmatch, words)) or words[-1] in _OF_A_PLACE or value.strip().lower() in _NOTHING:
         return False

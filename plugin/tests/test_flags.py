@@ -19,6 +19,7 @@ from pytest_decodegate.serving.flags import (
     clashes,
     flag_words,
     given_flags,
+    given_otherwise,
     logged_arguments,
     not_taken,
     parse_flag,
@@ -46,6 +47,8 @@ LOG = (
         ("--enforce-eager", ("enforce-eager", True)),
         ("--no-async-scheduling", ("async-scheduling", False)),
         ("-tp=2", ("tensor-parallel-size", "2")),
+        ("-O3", ("optimization-level", "3")),
+        ("-O=3", ("optimization-level", "3")),
         ("-cc.cudagraph_mode=NONE", ("compilation-config.cudagraph_mode", "NONE")),
         (
             '--speculative-config={"method": "ngram", "x": [1,2]}',
@@ -132,6 +135,21 @@ def test_stored_flags_hold_no_secret_and_no_accident_of_writing() -> None:
     assert shown_flag("hf-token", "hf-mine") == "--hf-token=redacted"
 
 
+def test_settings_that_only_sound_like_secrets_are_stored_as_they_are() -> None:
+    words = ['-cc.pass_config={"fuse_norm_quant":false}', "--speculative-token-tree", "[(0,), (0, 0)]"]
+    assert stored_flags(words) == {
+        "flag:compilation-config.pass_config": '{"fuse_norm_quant": false}',
+        "flag:speculative-token-tree": "[(0,), (0, 0)]",
+    }
+
+
+def test_secrets_are_compared_as_they_are() -> None:
+    one = ["kimi", "--hf-token", "hf-mine", "-cc", '{"b":1, "a": [2]}', "--port=1"]
+    other = ["kimi", "--hf-token", "hf-other", '--compilation-config={"a":[2],"b":1}', "--seed=3"]
+    assert given_otherwise(one, other) == ("flag:hf-token", "flag:seed")
+    assert given_otherwise(one, one) == ()
+
+
 def test_what_the_parser_made_of_its_arguments_is_read_from_the_log() -> None:
     found = logged_arguments(LOG)
     assert found is not None
@@ -182,6 +200,16 @@ def test_a_flag_that_the_server_does_not_run_is_named(
 def test_a_log_that_says_nothing_is_no_proof() -> None:
     assert not_taken("seed", "3", {}, None).startswith("its log has no line 'non-default args' that says so")
     assert not_taken("max-model-len", "8", {"max_model_len": 8}, None) == ""
+    silent = cast("Server", Launched({}, "INFO vLLM"))
+    with pytest.raises(ServerError, match="--seed cannot be seen: its log has no line 'non-default args'"):
+        runs(silent, "seed")
+
+
+def test_what_vllm_is_told_to_choose_is_what_it_chose() -> None:
+    chosen = {"max_model_len": 40960}
+    assert not_taken("max-model-len", "-1", chosen, {"max_model_len": -1}) == ""
+    assert not_taken("max-model-len", "-1", chosen, {"max_model_len": 8}) == "the server runs '8'"
+    assert not_taken("max-model-len", "-1", chosen, None).startswith("its log has no line")
 
 
 class Launched:

@@ -180,10 +180,31 @@ def test_what_is_no_secret_is_left_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["VLLM_TOKENIZER", "COMPASS", "AUTHOR", "NCCL_ALGO", "SSL_KEYFILE", "DISPATCH", "BYPASS"]
+    "name",
+    [
+        "VLLM_TOKENIZER",
+        "COMPASS",
+        "AUTHOR",
+        "NCCL_ALGO",
+        "SSL_KEYFILE",
+        "DISPATCH",
+        "BYPASS",
+        "compilation-config.pass_config",
+        "--compilation-config.pass_config",
+        "pass-config",
+        "--speculative-token-tree",
+        "speculative_config.speculative_token_tree",
+    ],
 )
 def test_names_that_only_look_like_secrets_are_none(name: str) -> None:
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["DB_PASS_CONFIG", "db-pass-config", "pass_config.password", "pass-config-key", "token_tree", "pass"]
+)
+def test_what_resembles_a_setting_of_vllm_is_a_secret_all_the_same(name: str) -> None:
+    assert redact_value(name, "mine") == REDACTED
 
 
 @given(st.text(max_size=200))

@@ -12,6 +12,7 @@ from loops import windows
 from scripted import TOKENS, ScriptedServer, answer, streaming
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.machine.provenance import Provenance, differences
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.serving.pages import cache_facts, read_pages
 from pytest_decodegate.serving.said import FLAGS, settings_said, settings_unsaid
@@ -66,6 +67,20 @@ def test_sglang() -> None:
 
 def test_sglang_of_today_nests_its_arguments() -> None:
     assert read({"/server_info": {"server_args": SGLANG}})["tensor_parallel"] == 8
+
+
+def test_what_sglang_leaves_unset_is_said_and_differs_from_what_is_set() -> None:
+    nothing = {**SGLANG, "quantization": None, "speculative_algorithm": None}
+    facts = read({"/get_server_info": nothing})
+    assert (facts["quantization"], facts["speculative_method"]) == (None, None)
+    assert "max_model_len" not in facts
+    said, other = (
+        settings_said(dict(read_pages({"/server_info": page}.get, "m"))) for page in map(json.dumps, (nothing, SGLANG))
+    )
+    found = differences(Provenance({}, said, {}), Provenance({}, other, {}))
+    assert list(map(str, found)) == ["flag:quantization: none -> fp8"]
+    nested = {"/server_info": {"server_args": nothing}}
+    assert read(nested)["speculative_method"] is None
 
 
 def test_llama_cpp() -> None:

@@ -11,8 +11,9 @@ import pytest
 from scripted_gangs import PLAN, Said, ScriptedGang, Watched
 
 from pytest_decodegate.cause import Cause
-from pytest_decodegate.errors import DecodegateError, GangError, RankDied
+from pytest_decodegate.errors import DecodegateError, GangError, RankDied, ServerError
 from pytest_decodegate.gang.options import GangOptions
+from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.verdict import Basis, Judgement, Verdict
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.stack import probe, variables
@@ -231,6 +232,53 @@ def test_the_end_says_what_was_to_be_compared(log: list[str]) -> None:
     host.two_stacks().ended()
     (stacks,) = host.said
     assert (stacks.base, stacks.candidate) == ("this", "python=/q")
+
+
+def contrasts_of(*stacks: Stack) -> Contrasts:
+    settings: Any = SimpleNamespace(launched=lambda stack: ("--model", "m"), change=frozenset())
+    progress: Any = SimpleNamespace(say=lambda text: None)
+    base, candidate = stacks
+    return Contrasts((base, candidate), settings, Hardware(machine, never), progress, lambda outcome: None)
+
+
+@pytest.mark.parametrize("name", ["compilation-config.pass_config", "hf-token"])
+def test_flags_that_differ_are_a_change_even_where_both_are_hidden(name: str) -> None:
+    stacks = [Stack(flags=((name, value),)) for value in ('{"fuse_norm_quant":false}', '{"fuse_norm_quant":true}')]
+    contrasts = contrasts_of(*stacks)
+    contrasts.known[1] = Contrast()
+    whole = contrasts.of_what_serves
+    assert [difference.field for difference in whole.differences] == [f"flag:{name}"]
+    assert whole.changed
+    assert ("fuse" in str(whole.differences[0])) is (name != "hf-token")
+
+    same = contrasts_of(stacks[0], stacks[0])
+    same.known[1] = Contrast()
+    assert not same.of_what_serves.changed
+
+
+class Told:
+    """A launched server whose log is read; `log` is what it says."""
+
+    def __init__(self, log: str) -> None:
+        self.log, self.reads = log, 0
+        self.process = SimpleNamespace(log=self._read)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def _read(self) -> str:
+        self.reads += 1
+        return self.log
+
+
+def test_a_flag_of_one_side_needs_a_server_of_the_other_that_says_what_it_runs() -> None:
+    contrasts = contrasts_of(Stack(flags=(("max-num-seqs", "64"),)), Stack())
+    base, silent = Told("non-default args: {'max_num_seqs': 64}"), Told("INFO vLLM")
+    for _ in range(3):
+        contrasts.read_back("base", cast("Any", base))
+    assert base.reads == 1, "what a side runs is read once"
+    with pytest.raises(ServerError, match="--max-num-seqs cannot be seen: its log has no line 'non-default args'"):
+        contrasts.read_back("candidate", cast("Any", silent))
 
 
 @pytest.mark.parametrize(("pattern", "is_reached"), [("gemm*", True), ("gem", False)])

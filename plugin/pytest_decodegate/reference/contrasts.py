@@ -15,8 +15,18 @@ from ..gate.result import Stacks
 from ..machine.provenance import ABSENT, Difference, differences, undeclared
 from ..measure.paired_source import PairBench, SideName, blamed
 from ..redaction import redact_value
+from ..serving.flags import given_otherwise
 from ..settings.stack import Stack, declared, describe
-from .loaded import Loaded, flags_of, probe_loaded, provenance_of, read_loaded, variable_differences, without_effect
+from .loaded import (
+    Loaded,
+    flags_of,
+    probe_loaded,
+    provenance_of,
+    read_loaded,
+    variable_differences,
+    without_effect,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from ..measure.source import Progress
@@ -91,13 +101,14 @@ class Contrasts:
     def read_back(self, side: SideName, server: Server) -> Server:
         """`server` of `side`, once it is seen that no flag in which the stacks differ is the same on both.
 
-        Raises BadInput where one is: then there is no change to measure. That each side runs what it was asked for was
-        checked when it started.
+        Raises BadInput where one is: then there is no change to measure; ServerError where a server does not say. That
+        each side runs what it was asked for was checked when it started.
         """
         from ..serving.read_back import runs
 
         names = sorted({name for name, _ in set(self.stacks[0].flags) ^ set(self.stacks[1].flags)})
-        self._ran.setdefault(side, {name: runs(server, name) for name in names})
+        if side not in self._ran:
+            self._ran[side] = {name: runs(server, name) for name in names}
         for name in names if len(self._ran) == 2 else ():
             value, other = (ran[name] for ran in self._ran.values())
             if value == other:
@@ -118,10 +129,10 @@ class Contrasts:
     def _with_what_is_told(self, contrast: Contrast) -> Contrast:
         """The contrast of ranks with what servers alone are told: all of it is part of the change."""
         base, candidate = self.stacks
+        # Compared as they are: two secrets that are both shown as "redacted" are two values all the same.
+        names = given_otherwise(*(words_of(self._settings, stack) for stack in self.stacks))
         old, new = (flags_of(self._settings, stack) for stack in self.stacks)
-        names = sorted(old.keys() | new.keys())
-        found = [Difference(name, old.get(name, ABSENT), new.get(name, ABSENT), declarable=True) for name in names]
-        of_servers = [each for each in found if each.base != each.new]
+        of_servers = [Difference(name, old.get(name, ABSENT), new.get(name, ABSENT), declarable=True) for name in names]
         if base.model != candidate.model:
             of_servers.append(Difference("model", base.model, candidate.model, declarable=True))
 

@@ -87,7 +87,12 @@ def flags_of(settings: Settings, stack: Stack) -> dict[str, Json]:
 
     Which ranks a server has is of the machine that it runs on; where the user says it, it is a flag as well.
     """
-    return stored_flags([*(settings.launched(stack) or ()), *flag_words(dict(stack.flags))])
+    return stored_flags(words_of(settings, stack))
+
+
+def words_of(settings: Settings, stack: Stack) -> list[str]:
+    """The words of the user's command line for a server of ours that runs `stack`; they may hold secrets."""
+    return [*(settings.launched(stack) or ()), *flag_words(dict(stack.flags))]
 
 
 class ProvenanceReader:

@@ -19,6 +19,7 @@ FlagValue: TypeAlias = "str | bool"
 
 TENSOR_PARALLEL: Final = "tensor-parallel-size"
 MODEL: Final = "model"
+OPTIMIZATION: Final = "optimization-level"
 PORT: Final = "port"
 
 _SHORT: Final[Mapping[str, str]] = {
@@ -33,7 +34,7 @@ _SHORT: Final[Mapping[str, str]] = {
     "sc": "speculative-config",
     "cc": "compilation-config",
     "ac": "attention-config",
-    "O": "optimization-level",
+    "O": OPTIMIZATION,
 }
 """vllm/engine/arg_utils.py of 0.20 to 0.33, and -O3 of utils/argparse_utils.py."""
 
@@ -52,9 +53,13 @@ _REFUSED_OF_STACKS: Final[Mapping[str, str]] = {
     "enable-prefix-caching": "every server of ours runs without: a prompt that is found in the cache is no measurement",
 }
 
+NOT_LOGGED: Final = "its log has no line 'non-default args' that says so, which VLLM_LOGGING_LEVEL may hide"
+"""Why nothing can be said of a flag."""
+
 # One that begins with a digit or a dot is a negative number.
 _FLAG: Final = re.compile(r"--?[A-Za-z][\w-]*(\.[\w.+-]+)?")
 _DIGITS: Final = re.compile(r"-[\d.]")
+_LEVEL: Final = re.compile(r"-O=?(\d+)")
 _HUMAN: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _ARGUMENTS: Final = re.compile(r"non-default args: (\{.{0,200000}\})\s*$", re.MULTILINE)
 _SCALES: Final[Mapping[str, int]] = {
@@ -69,6 +74,9 @@ def parse_flag(text: str) -> tuple[str, FlagValue]:
     The name is vLLM's long one, with dashes and without "no-". A part of a setting keeps its dot:
     "compilation-config.cudagraph_mode".
     """
+    if level := _LEVEL.fullmatch(text):
+        return OPTIMIZATION, level[1]
+
     word, equals, value = text.partition("=")
     if not _FLAG.fullmatch(word):
         raise BadInput(
@@ -96,8 +104,8 @@ def given_flags(words: Sequence[str]) -> dict[str, FlagValue]:
             if name:
                 before = found[name]
                 found[name] = f"{before} {word}" if isinstance(before, str) else word
-        elif re.fullmatch(r"-O=?\d+", word):
-            found["optimization-level"] = word[2:].lstrip("=")
+        elif level := _LEVEL.fullmatch(word):
+            found[OPTIMIZATION] = level[1]
             name = ""
         else:
             flag, equals, value = word.partition("=")
@@ -110,12 +118,15 @@ def given_flags(words: Sequence[str]) -> dict[str, FlagValue]:
 
 def stored_flags(words: Sequence[str]) -> dict[str, Json]:
     """The flags of a launched server as its provenance has them, "flag:NAME", without secrets, model and port."""
-    given = given_flags(redact_arguments(words))
     return {
-        f"flag:{name}": printable(_compact(value)) if isinstance(value, str) else value
-        for name, value in sorted(given.items())
-        if name not in (MODEL, PORT)
+        name: printable(value) if isinstance(value, str) else value for name, value in _given(redact_arguments(words))
     }
+
+
+def given_otherwise(base: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
+    """The flags, as `stored_flags` names them, that two command lines give otherwise: as they are, secrets too."""
+    old, young = dict(_given(base)), dict(_given(new))
+    return tuple(name for name in sorted(old.keys() | young.keys()) if old.get(name) != young.get(name))
 
 
 def flag_words(flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
@@ -166,9 +177,10 @@ def effective(name: str, facts: Mapping[str, Json], arguments: Mapping[str, Any]
 def not_taken(name: str, asked: FlagValue, facts: Mapping[str, Json], arguments: Mapping[str, Any] | None) -> str:
     """Why the flag `name` did not take effect on a server, "" if it did as far as can be seen."""
     try:
-        runs = effective(name, facts, arguments)
+        # A number below zero tells vLLM to choose: what its engine chose is another, which its parser alone can tell.
+        runs = effective(name, {} if _is_negative(asked) else facts, arguments)
     except KeyError:
-        return "its log has no line 'non-default args' that says so, which VLLM_LOGGING_LEVEL may hide"
+        return NOT_LOGGED
 
     parsed = (arguments or {}).get(_root(name).replace("-", "_"))
     for read in (parsed, runs):
@@ -185,6 +197,13 @@ def _named(word: str) -> tuple[str, bool]:
         name = _SHORT.get(name, name)
 
     return f"{name.removeprefix('no-')}{dot}{rest}", not name.startswith("no-")
+
+
+def _given(words: Sequence[str]) -> Iterator[tuple[str, FlagValue]]:
+    """("flag:NAME", value) of every flag but model and port, by name, without accidents of writing."""
+    for name, value in sorted(given_flags(words).items()):
+        if name not in (MODEL, PORT):
+            yield f"flag:{name}", _compact(value) if isinstance(value, str) else value
 
 
 def _word(name: str, value: FlagValue) -> str:
@@ -212,6 +231,10 @@ def _differs(asked: FlagValue, read: Any) -> bool:
 
     number = _number(asked)
     return number is not None and number != read
+
+
+def _is_negative(asked: FlagValue) -> bool:
+    return isinstance(asked, str) and (_number(asked) or 0) < 0
 
 
 def _number(text: str) -> float | None:

@@ -46,6 +46,8 @@ _SGLANG: Final[Mapping[str, str]] = {
     "max_num_batched_tokens": "chunked_prefill_size",
     "kv_block_tokens": "page_size",
 }
+# Null under these is a word: nothing is set. Under others it may be what the engine has yet to choose.
+_NONE_IS_SAID: Final = frozenset({"quantization", "speculative_method"})
 _VLLM_CONFIG: Final = "/server_info?config_format=json"
 _PAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "/version": {"version": "version"},
@@ -134,9 +136,11 @@ def _picked(answer: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, J
     inner = answer.get("server_args")
     both = {**inner, **answer} if isinstance(inner, dict) else answer
     found = {fact: _at(both, place) for fact, place in fields.items()}
+    unset = {fact: None for fact, place in fields.items() if fact in _NONE_IS_SAID and both.get(place, "") is None}
     # No count has more digits; one that has could not be read back from a baseline.
     usable = {fact: value for fact, value in found.items() if isinstance(value, str) or _is_count(value)}
-    return {fact: printable(redact_text(value)) if isinstance(value, str) else value for fact, value in usable.items()}
+    said = {fact: printable(redact_text(value)) if isinstance(value, str) else value for fact, value in usable.items()}
+    return {**unset, **said}
 
 
 def _is_count(value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ServerError
-from .flags import FlagValue, effective, logged_arguments, not_taken, shown_flag
+from .flags import NOT_LOGGED, FlagValue, effective, logged_arguments, not_taken, shown_flag
 from .server import Server
 
 
@@ -24,8 +24,14 @@ def read_back(server: Server, flags: Mapping[str, FlagValue], vllm: str | None =
 
 
 def runs(server: Server, name: str) -> Any:
-    """What a launched server runs of the flag `name`; None where it says that it is vLLM's default."""
-    return effective(name, server.facts(), _arguments(server))
+    """What a launched server runs of the flag `name`; None where it says that it is vLLM's default.
+
+    Raises ServerError where the server does not say.
+    """
+    try:
+        return effective(name, server.facts(), _arguments(server))
+    except KeyError:
+        raise ServerError(f"what the server runs of --{name} cannot be seen: {NOT_LOGGED}") from None
 
 
 def _problems(server: Server, flags: Mapping[str, FlagValue], vllm: str | None) -> Iterator[str]:
