@@ -17,6 +17,7 @@ from scripted import ScriptedServer
 
 # A pytester run inside this process forgets modules that it was first to import, and their rooms go on holding them:
 # what ends a run would then meet two classes of one name.
+import pytest_decodegate.fitness.table
 import pytest_decodegate.report.terminal
 import pytest_decodegate.session.results  # noqa: F401
 
