@@ -217,7 +217,7 @@ def test_a_pass_says_what_one_stored_session_does_not_cover(
     result = suite.runpytest_inprocess(*RUN)
     result.stdout.fnmatch_lines(
         [
-            "one baseline session cannot show how much sessions differ; 0.15 % is taken *83 kernels, gated on their card*",
+            "one baseline session cannot show how much sessions differ; 0.15 % is taken *83 kernels*",
             "one baseline session cannot show how much sessions differ; * to * (2 metrics)",
         ]
     )
