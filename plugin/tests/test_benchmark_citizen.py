@@ -58,17 +58,18 @@ def test_pytest_benchmark_compares_every_file_we_write(folder: Path) -> None:
 
 @pytest.mark.skipif(not find_spec("pygal"), reason="pytest-benchmark draws with pygal: pip install pygal pygaljs")
 def test_pytest_benchmark_draws_every_file_we_write_and_ship(folder: Path, tmp_path: Path) -> None:
-    files = sorted([*folder.glob("*.json"), *SHIPPED.glob("*/*.json")])
     drawn = tmp_path / "drawn"
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", *map(str, files), f"--histogram={drawn / 'all'}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    # It draws the fastest of a group and leaves out the rest, so that ours would not be among those that ship.
+    for name, files in (("ours", folder.glob("*.json")), ("shipped", SHIPPED.glob("*/*.json"))):
+        paths, picture = map(str, sorted(files)), drawn / name
+        command = [sys.executable, "-m", "pytest_benchmark", "compare", *paths, f"--histogram={picture}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Failed to load" not in done.stderr + done.stdout
 
-    assert done.returncode == 0, done.stderr
-    assert "Failed to load" not in done.stderr + done.stdout
-    assert {path.name for path in drawn.glob("*.svg")} >= {
-        f"all-{one}.svg" for one in ("kernel", "collective", "serving")
-    }
-    assert "gemm" in (drawn / "all-kernel.svg").read_text()
+    kinds = {f"shipped-{one}.svg" for one in ("kernel", "collective", "serving")}
+    assert {path.name for path in drawn.glob("*.svg")} >= kinds
+    assert "gemm" in (drawn / "ours-kernel.svg").read_text()
 
 
 def no_constant(name: str) -> None:
