@@ -23,4 +23,4 @@ def one_set_of_cards(*sides: StoredMetric) -> frozenset[str]:
 
 def class_of(stored: StoredMetric, *, same_cards: bool) -> NoiseClass:
     """The class of noise of what is stored."""
-    return noise_class(stored.metric, stored.level)._replace(cards="same" if same_cards else "any")
+    return noise_class(stored.metric, stored.level, same_cards=same_cards)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from ..cause import Finding
 from ..metric import Metric
 from .stats.rules import decide
 from .stats.together import LEAST_SHIFTED, SHIFT_BAND, common_shift
-from .verdict import Judgement, Numbers, Verdict
+from .verdict import Judgement, Numbers, Verdict, basis_together
 
 NAME: Final = "kernels_common_shift"
 
@@ -49,19 +48,10 @@ def judge_shift(kernels: Sequence[Judgement], band: float = BAND) -> Judgement:
     found = common_shift(changes, errors, sessions)
     assert found is not None
     metric = Metric(NAME, "s", "kernel", band, {"formula": "median of the kernels' log changes"})
-    first = kernels[0].basis
     return Judgement(
         metric=metric,
         verdict=Verdict(decide(found, band)),
-        basis=replace(
-            first,
-            replicates=min(kernel.basis.replicates for kernel in kernels),
-            sessions=min(kernel.basis.sessions for kernel in kernels),
-            session_noise=None,  # what sessions share is none of the noises of its kernels
-            looks=1,
-            baseline=None,
-            choice=(),
-        ),
+        basis=basis_together(kernels),
         numbers=Numbers().compared(metric, None, found),
         notes=(Finding(f"{sum(change > 0 for change in changes)} of {len(kernels)} kernels moved for the worse"),),
     )

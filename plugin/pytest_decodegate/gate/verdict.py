@@ -452,6 +452,22 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
+def basis_together(parts: Sequence[Judgement]) -> Basis:
+    """What a metric rests on that says something of all `parts` (one or more) at once, however often each was judged.
+
+    It is as good as the least replicated of them, and no file holds it.
+    """
+    return replace(
+        parts[0].basis,
+        replicates=min(part.basis.replicates for part in parts),
+        sessions=min(part.basis.sessions for part in parts),
+        session_noise=None,  # what sessions share is none of the noises of its parts
+        looks=1,
+        baseline=None,
+        choice=(),
+    )
+
+
 def difference_finding(difference: Difference) -> Finding:
     """A difference that confounds, about its field."""
     return Finding(difference, Cause.DIFFERENCE, str(difference))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ..cause import Finding
@@ -16,7 +15,7 @@ from ..metric import Metric
 from .stats.rules import decide
 from .stats.together import SHARED_SESSION_SD, JointChange
 from .text.quantity import format_percent
-from .verdict import Judgement, Numbers, StepShare, Verdict
+from .verdict import Judgement, Numbers, StepShare, Verdict, basis_together
 
 BAND: Final = 0.01
 """Tolerated of the step, a fraction."""
@@ -45,19 +44,10 @@ def judge_step(
     """
     metric = Metric(name, "s", "kernel", band, {"formula": "sum of parts by count"})
     found = step_change(parts, weights)
-    first = parts[0].basis
     return Judgement(
         metric=metric,
         verdict=Verdict(decide(found, band)),
-        basis=replace(
-            first,
-            replicates=min(part.basis.replicates for part in parts),
-            sessions=min(part.basis.sessions for part in parts),
-            session_noise=None,  # what sessions share is none of the noises of its parts
-            looks=1,
-            baseline=None,
-            choice=(),
-        ),
+        basis=basis_together(parts),
         numbers=Numbers(sums_s[1]).compared(metric, sums_s[0], found),
         notes=_made_of(parts, weights, sums_s[0]),
         step=StepShare(name, math.expm1(found.change), math.expm1(found.hi)),

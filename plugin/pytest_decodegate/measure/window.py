@@ -16,7 +16,7 @@ from ..client.stream import TPOT_FORMULA, Exchange, RequestTiming
 from ..errors import BadInput
 from ..metric import Json
 from ..serving.log_facts import compiled_in_inference
-from .stationarity import LEAST_STEPS, trend
+from .stationarity import LEAST_STEPS, Trend, trend
 from .stationarity import parts as parts_of
 
 SHORTEST: Final = 8
@@ -132,6 +132,7 @@ def read(recording: Recording, load: Load) -> Window:
     most, mean = _decoding_at_once(everything, start_s, end_s)
     check = _server_check(recording.counted, everything, load.cross_check)
     parts = _parts(everything, start_s, end_s, load)
+    moved = trend(parts) if parts else None
     return Window(
         tpot_s=tuple(timed),
         ttft_s=tuple(timing.ttft_s for timing in measured),
@@ -141,14 +142,14 @@ def read(recording: Recording, load: Load) -> Window:
             *_uncounted(measured),
             *_unseen(measured),
             *_too_few(most, load.concurrency),
-            *_moving(parts),
+            *_moving(parts, moved),
             *_compiled(recording.log),
             *check.broken,
         ),
         facts={
             **_facts(measured),
             "decoding_at_once": mean,
-            **_trend(parts),
+            **_trend(moved),
             **check.facts,
         },
         unchecked=check.unchecked,
@@ -170,16 +171,12 @@ def _parts(everything: Sequence[RequestTiming], start_s: float, end_s: float, lo
     return parts_of([timing.arrivals for timing in everything], start_s, end_s)
 
 
-def _trend(parts: Sequence[float]) -> dict[str, Json]:
-    if not parts:
-        return {}
-
-    found = trend(parts)
-    return {"trend": {"change": found.change, "chance": found.chance}}
+def _trend(found: Trend | None) -> dict[str, Json]:
+    return {"trend": {"change": found.change, "chance": found.chance}} if found else {}
 
 
-def _moving(parts: Sequence[float]) -> Iterator[Finding]:
-    if not parts or not (found := trend(parts)).is_real:
+def _moving(parts: Sequence[float], found: Trend | None) -> Iterator[Finding]:
+    if found is None or not found.is_real:
         return
 
     yield Finding(

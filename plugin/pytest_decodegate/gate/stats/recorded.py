@@ -60,9 +60,10 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.session_sd**2 * (self.session_df - 2) / self.session_df
 
 
-def noise_class(metric: Metric, level: Level) -> NoiseClass:
-    """The class of a metric that is replicated at `level`."""
-    return NoiseClass(metric.kind, _MODES.get(str(metric.contract.get("mode")), "host"), level)
+def noise_class(metric: Metric, level: Level, *, same_cards: bool = False) -> NoiseClass:
+    """The class of a metric that is replicated at `level`; same_cards: in sessions that all ran on the same cards."""
+    mode = _MODES.get(str(metric.contract.get("mode")), "host")
+    return NoiseClass(metric.kind, mode, level, "same" if same_cards else "any")
 
 
 def recorded(noise_class: NoiseClass) -> Recorded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from ...machine.reach import reasons
 from ...metric import Level
@@ -200,8 +200,7 @@ def _assumed_noise(judgement: Judgement) -> tuple[float, str] | None:
     if not _has_interval(judgement) or basis.sessions != 1 or basis.session_noise is None:
         return None
 
-    cards: Literal["same", "any"] = "same" if basis.same_cards else "any"
-    known = recorded(noise_class(judgement.metric, basis.level)._replace(cards=cards))
+    known = recorded(noise_class(judgement.metric, basis.level, same_cards=basis.same_cards))
     return basis.session_noise, known.session_source
 
 
