@@ -16,7 +16,7 @@ from scripted_vllm import options
 from pytest_decodegate.errors import ServerError
 from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.resources.beside import ServersBeside
-from pytest_decodegate.resources.server import ServerUnderTest
+from pytest_decodegate.resources.server import Room, ServerUnderTest
 from pytest_decodegate.serving.server import Starting, begin
 from pytest_decodegate.settings.settings import Settings
 from pytest_decodegate.settings.stack import Stack
@@ -65,6 +65,7 @@ class Launcher:
     script: str = MEET
     fails: str = ""
     begun: list[tuple[SideName, tuple[int, ...]]] = field(default_factory=list)
+    shared_by: int = 0
     rooms: int = 0
 
     def cards(self, stack: Stack) -> int:
@@ -73,7 +74,8 @@ class Launcher:
     def make_room(self) -> None:
         self.rooms += 1
 
-    def begin(self, stack: Stack, cards: Sequence[Any]) -> Starting:
+    def begin(self, stack: Stack, cards: Sequence[Any], *, servers: int) -> Starting:
+        self.shared_by = servers
         side: SideName = "base" if stack == STACKS["base"] else "candidate"
         self.begun.append((side, tuple(card.index for card in cards)))
         folder = self.tmp_path / f"{side}{len(self.begun)}"
@@ -91,14 +93,14 @@ class Fixture:
     beside: ServersBeside
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Fixture:
+@pytest.fixture(params=["apart"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Fixture:
     launcher, machine = Launcher(tmp_path), Machine()
     said: list[str] = []
     progress: Any = SimpleNamespace(tick=Said().tick, say=said.append)
     hardware: Any = machine
     servers: Any = launcher
-    return Fixture(launcher, machine, said, ServersBeside(servers, STACKS, hardware, progress))
+    return Fixture(launcher, machine, said, ServersBeside(servers, STACKS, request.param, hardware, progress))
 
 
 def running(pid: int) -> bool:
@@ -117,7 +119,8 @@ def test_both_start_together_and_change_cards(made: Fixture, tmp_path: Path) -> 
         (tmp_path / side).unlink()
 
     made.beside.start(True)
-    assert made.launcher.begun[2:] == [("base", (1,)), ("candidate", (0,))]
+    assert made.launcher.begun[2:] == [("candidate", (0,)), ("base", (1,))]
+    assert made.launcher.shared_by == 1
     assert not any(map(running, pids)), "the first two have left before the next came"
     assert made.machine.holder is made.beside
     made.machine.release()
@@ -132,16 +135,23 @@ def test_one_that_does_not_start_is_blamed_and_the_other_stopped(made: Fixture) 
     assert raised.value.side == "candidate"
     assert isinstance(raised.value.error, ServerError)
     assert made.machine.holder is None, "the other has left the machine"
-    with pytest.raises(StackFailed, match="failed before, and is not started again"):
-        made.beside.start(True)
 
-    assert len(made.launcher.begun) == 2
+
+@pytest.mark.parametrize("made", ["shared"], indirect=True)
+def test_both_share_the_first_cards_and_begin_in_turn(made: Fixture, tmp_path: Path) -> None:
+    made.launcher.script = "serve()"
+    for swapped in (False, True):
+        made.beside.start(swapped)
+
+    assert made.launcher.begun == [("base", (0,)), ("candidate", (0,)), ("candidate", (0,)), ("base", (0,))]
+    assert made.launcher.shared_by == 2, "each has half of the memory"
+    made.machine.release()
 
 
 def test_an_interrupt_while_they_start_leaves_none_behind(made: Fixture) -> None:
     begun: list[Starting] = []
 
-    def interrupted(stack: Stack, cards: Sequence[Any]) -> Starting:
+    def interrupted(stack: Stack, cards: Sequence[Any], *, servers: int) -> Starting:
         if begun:
             raise KeyboardInterrupt
         begun.append(begin(options(made.launcher.tmp_path, "time.sleep(600)")))
@@ -161,25 +171,50 @@ class Given(SimpleNamespace):
     gpus_of_server = Settings.gpus_of_server
 
 
-@pytest.mark.parametrize(
-    ("cards", "words", "fits"),
-    [
-        ([0, 1], ["m", "-tp", "1"], True),
-        ([0, 1, 2, 3, 4, 5, 6, 7], ["m", "-tp", "4"], True),
-        ([0, 1, 2, 3, 4, 5, 6, 7], ["m", "-tp", "8"], False),
-        ([0, 1], ["m", "-tp", "1", "--port", "8000"], False),
-        ([0, 0], ["m"], False),
-        ([0, 1], None, False),
-        ([], ["m"], False),
-    ],
-)
-def test_servers_fit_beside_each_other_where_each_has_cards_of_its_own_and_a_port(
-    cards: list[int], words: list[str] | None, fits: bool
-) -> None:
-    """Two instances of one card are one card; the suite's own rank-slice takes all that there are."""
+def room(
+    cards: Sequence[int], words: list[str] | None, stack: Stack, *, memory_gib: int = 96, cores: int = 64
+) -> Room | None:
     settings: Any = Given(serve=words, stack=Stack())
-    gpus = [SimpleNamespace(index=index) for index in cards]
-    hardware: Any = SimpleNamespace(fingerprint=SimpleNamespace(gpus=gpus))
+    gpus = [SimpleNamespace(index=index, memory_gib=memory_gib) for index in cards]
+    fingerprint = SimpleNamespace(gpus=gpus, host=SimpleNamespace(cores=cores))
+    hardware: Any = SimpleNamespace(fingerprint=fingerprint)
     nothing: Any = None
     servers = ServerUnderTest(settings, hardware, nothing, before_start=lambda: None, folder=nothing)
-    assert servers.fit_beside([Stack(), Stack()]) is fits
+    return servers.room([Stack(), stack])
+
+
+@pytest.mark.parametrize(
+    ("cards", "words", "found"),
+    [
+        ([0, 1], ["m", "-tp", "1"], "apart"),
+        (range(8), ["m", "-tp", "4"], "apart"),
+        (range(8), ["m", "-tp", "8"], None),
+        ([0, 1], ["m", "-tp", "1", "--port", "8000"], None),
+        ([0, 0], ["m"], None),
+        ([0, 1], None, "shared"),
+        ([0, 0], None, None),
+        ([], ["m"], None),
+        ([], None, None),
+    ],
+)
+def test_servers_run_beside_each_other_where_there_are_cards_and_ports_for_both(
+    cards: Sequence[int], words: list[str] | None, found: Room | None
+) -> None:
+    """Two instances of one card are one card; the suite's own rank-slice takes all that there are, or half of each."""
+    assert room(cards, words, Stack()) == found
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "cores", "stack", "found"),
+    [
+        (96, 6, Stack(), "shared"),
+        (96, 5, Stack(), None),
+        (48, 64, Stack(), None),  # 9 layers in each half
+        (96, 64, Stack(flags=(("max-num-seqs", "64"),)), "shared"),
+        (96, 64, Stack(flags=(("gpu-memory-utilization", "0.5"),)), None),
+    ],
+)
+def test_a_card_is_shared_if_both_slices_say_something_there(
+    memory_gib: int, cores: int, stack: Stack, found: Room | None
+) -> None:
+    assert room([0], None, stack, memory_gib=memory_gib, cores=cores) == found

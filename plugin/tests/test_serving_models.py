@@ -125,6 +125,21 @@ def test_the_slice_takes_the_layers_that_a_gpu_holds(memory_gib: int, layers: in
     assert slice_layers(memory_gib) == layers
 
 
+@pytest.mark.parametrize(("memory_gib", "layers"), [(141, 42), (96, 26), (48, 9), (0, 2)])
+def test_two_slices_share_a_gpu(memory_gib: int, layers: int, tmp_path: Path) -> None:
+    """Weights, cache and what is fixed of both fit, and each finds at its start what it says it may take."""
+    assert slice_layers(memory_gib, servers=2) == layers
+    model = write_rank_slice(tmp_path, world_size=1, layers=layers, servers=2)
+    place = model.arguments.index("--gpu-memory-utilization")
+    assert model.arguments[place : place + 4] == (
+        "--gpu-memory-utilization",
+        "0.4",
+        "--kv-cache-memory-bytes",
+        str(4 * 2**30),
+    )
+    assert "--gpu-memory-utilization 0.4" in str(model.facts["arguments"])
+
+
 @pytest.mark.parametrize(("memory_gib", "depths"), [(141, (24, 48)), (48, (14, 29)), (24, (6, 12)), (0, (2, 2))])
 def test_the_depths_to_extrapolate_from(memory_gib: int, depths: tuple[int, int]) -> None:
     assert slice_depths(memory_gib) == depths

@@ -300,7 +300,7 @@ def test_a_metric_of_servers_is_reached_by_what_slows_servers_down(
     )
     monkeypatch.setattr("pytest_decodegate.reference.two_stacks.ServersInTurn", lambda *_: judged)
     benches = {side: Bench(side, log, SAME) for side in ("base", "candidate")}
-    servers = SimpleNamespace(fresh=lambda stack: None, fit_beside=lambda stacks: False)
+    servers = SimpleNamespace(fresh=lambda stack: None, room=lambda stacks: None)
     both = Host(benches, {"budget_seconds": 1.0}, servers).two_stacks(Stack(env=(("DECODEGATE_SLOWDOWN", "tpot*=5%"),)))
     candidate, load = both.server(), Load(1, 4, 4, 2)
     assert both.problem() is not None

@@ -129,8 +129,8 @@ class TwoStacks:
             return self._contrasts.read_back(side, self._servers.fresh(stacks[side]))
 
         both = None
-        if self._servers.fit_beside(self._contrasts.stacks):
-            self._beside = ServersBeside(self._servers, stacks, self._hardware, self._progress)
+        if room := self._servers.room(self._contrasts.stacks):
+            self._beside = ServersBeside(self._servers, stacks, room, self._hardware, self._progress)
             both = self._both(self._beside)
 
         sources = self._sources

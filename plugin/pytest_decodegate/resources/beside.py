@@ -1,14 +1,13 @@
-"""Launched servers of two stacks beside each other, each on cards of its own, which change sides from pair to pair."""
+"""Launched servers of two stacks beside each other: on cards of their own, which change sides, or on the same ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..errors import ServerError
-from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
+from ..measure.paired_source import SIDES, SideName, blamed
 from ..serving.server import POLL_SECONDS
 from .server import log_section
 
@@ -18,62 +17,61 @@ if TYPE_CHECKING:
     from ..serving.server import Server, Starting
     from ..settings.stack import Stack
     from .hardware import Hardware
-    from .server import ServerUnderTest
+    from .server import Room, ServerUnderTest
 
 
 class ServersBeside:
     """The two servers that run at a time; they start together, so that a pair costs one start's time.
 
-    servers: knows how one is launched. stacks: by side.
+    servers: knows how one is launched. stacks: by side. room: on which cards they run.
     """
 
     def __init__(
-        self, servers: ServerUnderTest, stacks: Mapping[SideName, Stack], hardware: Hardware, progress: Progress
+        self,
+        servers: ServerUnderTest,
+        stacks: Mapping[SideName, Stack],
+        room: Room,
+        hardware: Hardware,
+        progress: Progress,
     ) -> None:
         self._servers = servers
         self._stacks = stacks
+        self._room = room
         self._hardware = hardware
         self._progress = progress
         self._starting: dict[SideName, Starting] = {}
         self._running: dict[SideName, Server] = {}
-        self._failure: StackFailed | None = None
 
     def start(self, swapped: bool) -> Mapping[SideName, Server]:
-        """Fresh servers of both stacks; swapped: each on the other end of the cards.
+        """Fresh servers of both stacks; swapped: begun in the other order, and each on the other end of the cards.
 
-        Raises StackFailed if one does not start: both are then stopped, and none is started again in this session.
+        Raises StackFailed if one does not start: both are then stopped.
         """
-        if self._failure:
-            side, error = self._failure.side, self._failure.error
-            again = f"the server failed before, and is not started again: {error}"
-            raise StackFailed(side, ServerError(again, repeats=error))
-
         self._hardware.lease.release(self)
         self._servers.make_room()
         self._hardware.take(self, self.stop)
         try:
-            for side, cards in self._cards(swapped).items():
-                with blamed(side):
-                    self._starting[side] = self._servers.begin(self._stacks[side], cards)
-
+            self._begin(swapped)
             self._wait()
-        except StackFailed as error:
-            self._failure = error
+        except BaseException:
+            self._hardware.lease.release(self)
             raise
-        finally:
-            if self._starting or self._failure:
-                self._hardware.lease.release(self)
 
         return dict(self._running)
 
-    def _cards(self, swapped: bool) -> dict[SideName, Sequence[Gpu]]:
-        """One side has the first GPUs, the other the last."""
-        gpus = self._hardware.fingerprint.gpus
-        base, candidate = (self._servers.cards(self._stacks[side]) for side in SIDES)
-        if swapped:
-            return {"base": gpus[-base:], "candidate": gpus[:candidate]}
+    def _begin(self, swapped: bool) -> None:
+        sharing = len(SIDES) if self._room == "shared" else 1
+        for side, cards in self._cards(swapped):
+            with blamed(side):
+                self._starting[side] = self._servers.begin(self._stacks[side], cards, servers=sharing)
 
-        return {"base": gpus[:base], "candidate": gpus[-candidate:]}
+    def _cards(self, swapped: bool) -> Iterator[tuple[SideName, Sequence[Gpu]]]:
+        """In the order in which they begin: one has the first GPUs, the other the last, or both the first."""
+        gpus = self._hardware.fingerprint.gpus
+        for place, side in enumerate(SIDES[::-1] if swapped else SIDES):
+            count = self._servers.cards(self._stacks[side])
+            is_last = place > 0 and self._room == "apart"
+            yield side, gpus[-count:] if is_last else gpus[:count]
 
     def _wait(self) -> None:
         """Until both serve; each is asked in turn, so that how long one took does not depend on the other."""

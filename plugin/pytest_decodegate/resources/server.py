@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..cause import Cause, Finding
 from ..errors import BadInput, ServerError, ServerHung
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from .hardware import Hardware
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+Room: TypeAlias = Literal["apart", "shared"]
+"""How two servers run beside each other: each on GPUs of its own, or both on the same, each in a part of their memory.
+"""
+
+_LEAST_SHARED_LAYERS = 16
+"""Of each server that shares its GPUs: with fewer the host sets the pace, and not what is compared."""
+
+_CORES_OF_RANK = 3
+"""What a rank keeps busy, idle or not, with what drives it; servers that share GPUs must not share cores."""
 
 LOG_BYTES = 20_000
 """Of its log, what a report section of one phase shows at most: the end."""
@@ -161,15 +171,31 @@ class ServerUnderTest:
         """How many GPUs a server of `stack` runs on, where it is launched."""
         return self._settings.gpus_of_server(stack, len(self._hardware.fingerprint.gpus))
 
-    def fit_beside(self, stacks: Sequence[Stack]) -> bool:
-        """Whether servers of all `stacks` run beside each other: there are cards, and ports, for each of them."""
+    def room(self, stacks: Sequence[Stack]) -> Room | None:
+        """How servers of all `stacks` run beside each other; None where there are no cards, cores or ports for that.
+
+        GPUs are shared by models of ours alone: how deep others are is not for us to say.
+        """
         gpus = self._hardware.fingerprint.gpus
-        commands = (words for stack in stacks if (words := self._settings.launched(stack)) is not None)
-        if any(read_command(words).port for words in commands):
+        users = [words for stack in stacks if (words := self._settings.launched(stack)) is not None]
+        # Instances of one GPU share it, and its number.
+        if any(read_command(words).port for words in users) or not gpus or len({gpu.index for gpu in gpus}) < len(gpus):
+            return None
+        if sum(map(self.cards, stacks)) <= len(gpus):
+            return "apart"
+
+        return None if users or not self._may_share(stacks) else "shared"
+
+    def _may_share(self, stacks: Sequence[Stack]) -> bool:
+        """Whether models of ours for all `stacks` fit on the same GPUs, deep enough to say something."""
+        from ..serving.models import PART_OF_MEMORY, slice_layers
+
+        if any(name in PART_OF_MEMORY for stack in stacks for name, _ in stack.flags):
             return False
 
-        # Instances of one GPU share it, and its number.
-        return len({gpu.index for gpu in gpus}) == len(gpus) and 0 < sum(map(self.cards, stacks)) <= len(gpus)
+        layers = slice_layers(self._memory_gib, len(stacks))
+        cores = self._hardware.fingerprint.host.cores
+        return layers >= _LEAST_SHARED_LAYERS and _CORES_OF_RANK * sum(map(self.cards, stacks)) <= cores
 
     def make_room(self) -> None:
         """Have what is not needed by a server leave the machine."""
@@ -196,8 +222,11 @@ class ServerUnderTest:
 
         return self.begin(self._stack).wait(self._progress.tick)
 
-    def begin(self, stack: Stack, cards: Sequence[Gpu] | None = None) -> Starting:
-        """Start the process of a server of `stack`, as deep as the last, on all GPUs or on `cards` alone."""
+    def begin(self, stack: Stack, cards: Sequence[Gpu] | None = None, *, servers: int = 1) -> Starting:
+        """Start the process of a server of `stack`, as deep as the last, on all GPUs or on `cards` alone.
+
+        servers: how many are going to share these.
+        """
         from ..serving import home
 
         settings = self._settings
@@ -212,9 +241,9 @@ class ServerUnderTest:
         if (words := settings.launched(stack)) is not None:
             return home.launch_users(start, words, settings.pins)
 
-        return self._begin_own(start, self.cards(stack))
+        return self._begin_own(start, self.cards(stack), servers)
 
-    def _begin_own(self, start: ServerLaunch, gpus: int) -> Starting:
+    def _begin_own(self, start: ServerLaunch, gpus: int, servers: int) -> Starting:
         """The suite's own model, which is made for so many GPUs: how many ranks it has is a flag of its own."""
         from ..serving import home
         from ..serving.flags import TENSOR_PARALLEL
@@ -223,5 +252,6 @@ class ServerUnderTest:
         others = {name: value for name, value in start.flags.items() if name != TENSOR_PARALLEL}
         made_for = {name: value for name, value in start.flags.items() if name == TENSOR_PARALLEL}
         start, pins = replace(start, flags=others), self._settings.pins
-        starting = home.launch_own(start, gpus=gpus, memory_gib=self._memory_gib, pins=pins, layers=self._layers)
+        memory, depth = self._memory_gib, self._layers
+        starting = home.launch_own(start, gpus=gpus, memory_gib=memory, pins=pins, layers=depth, servers=servers)
         return starting.then(lambda server: read_back(server, made_for))

@@ -74,17 +74,25 @@ class ServerLaunch:
 
 
 def launch_own(
-    start: ServerLaunch, *, gpus: int, memory_gib: int, pins: Mapping[str, str], layers: int | None = None
+    start: ServerLaunch,
+    *,
+    gpus: int,
+    memory_gib: int,
+    pins: Mapping[str, str],
+    layers: int | None = None,
+    servers: int = 1,
 ) -> Starting:
     """The Kimi rank-slice over so many GPUs, or a tiny model on vLLM's CPU build without one.
 
     memory_gib: of the smallest GPU; it decides how many layers are kept, unless `layers` does. pins: of --perf-pin.
+    servers: how many share that memory.
     """
     folder = start.folder / "model"
     if not gpus:
         return start(write_tiny_model(folder).pinned(pins))
 
-    model = write_rank_slice(folder, world_size=gpus, layers=layers or slice_layers(memory_gib))
+    depth = layers or slice_layers(memory_gib, servers)
+    model = write_rank_slice(folder, world_size=gpus, layers=depth, servers=servers)
     return start(model.pinned(pins))
 
 

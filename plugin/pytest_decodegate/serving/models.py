@@ -70,8 +70,10 @@ def write_tiny_model(folder: Path) -> LocalModel:
     )
 
 
-def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalModel:
+def write_rank_slice(folder: Path, *, world_size: int, layers: int, servers: int = 1) -> LocalModel:
     """Kimi-K2.5 cut so that each of `world_size` ranks holds exactly what a rank of TP=8 holds, `layers` deep.
+
+    servers: how many share the memory of each GPU, one of which is this one.
 
     Its weights are those of fixed_plugin, which is written beside it: so its answers can be compared, and its own
     routers choose evenly among the experts. Layer 0 is dense, so BadInput is raised for fewer than 2 layers; also for
@@ -89,6 +91,7 @@ def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalMode
         *_ALWAYS,
         "--max-model-len",
         str(_SLICE_LENGTH),
+        *(_part_of_memory(servers) if servers > 1 else ()),
         *_parallel(world_size),
     )
     vocabulary = world_size * KIMI_K25.shard(SLICED_FROM).vocabulary
@@ -107,12 +110,14 @@ def write_rank_slice(folder: Path, *, world_size: int, layers: int) -> LocalMode
     )
 
 
-def slice_layers(memory_gib: int) -> int:
+def slice_layers(memory_gib: int, servers: int = 1) -> int:
     """As many of the 61 layers as a GPU of `memory_gib` holds beside KV cache and graphs: 61 from 96 GiB on.
 
     The more layers, the less of a step is the host's: eight of them leave a GPU waiting, and TPOT then scatters by 7 %.
+    servers: how many share that memory.
     """
-    fitting = int((memory_gib * _GIB * _WEIGHTS_SHARE - _FIXED_BYTES) / _LAYER_BYTES)
+    beside = _FIXED_BYTES + (_SHARED_CACHE_BYTES if servers > 1 else 0)
+    fitting = int((memory_gib * _GIB * _WEIGHTS_SHARE / servers - beside) / _LAYER_BYTES)
     return max(2, min(KIMI_K25.layers, fitting))
 
 
@@ -129,6 +134,9 @@ _FIXED_BYTES = 6e9  # contexts, embedding, head, activations, graphs
 _LAYER_BYTES = 1.27e9  # 384 experts of one layer at TP=8 are 1.19 GB, all else of it 0.08 GB
 
 
+_SHARED_CACHE_BYTES = 4 * _GIB
+"""KV cache of each server that shares its GPUs: 128 streams of a few hundred tokens need half of it at 61 layers."""
+
 _SLICE_LENGTH = 4096  # tokens; the model's own 262144 would only change how much KV cache is set aside
 _ALWAYS = ("--no-enable-prefix-caching", "--generation-config", "vllm")
 _PLUGINS = "vllm_plugins"
@@ -140,6 +148,20 @@ _SLICE_ENVIRONMENT = {
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }
+
+
+PART_OF_MEMORY = ("gpu-memory-utilization", "kv-cache-memory-bytes")
+"""Flags that say how much of a GPU a server may have; those of servers that share one are ours."""
+
+
+def _part_of_memory(servers: int) -> tuple[str, ...]:
+    """Flags of a server that shares its GPUs.
+
+    The size of the KV cache is given, since vLLM else takes all that it finds free, and counts as its own what another
+    server took meanwhile. The share is what it wants to find free at its start, when the other may be up already.
+    """
+    share, cache = PART_OF_MEMORY
+    return (f"--{share}", f"{0.8 / servers:g}", f"--{cache}", str(_SHARED_CACHE_BYTES))
 
 
 def _parallel(world_size: int) -> tuple[str, ...]:
