@@ -24,6 +24,20 @@ TEST = """
         print("profiled")
 """
 
+TWICE = """
+    import pytest
+
+    @pytest.mark.perf
+    @pytest.mark.parametrize("streams", [1, 2])
+    def test_profile(perf, streams, monkeypatch):
+        monkeypatch.setattr(perf, "needs_gpu", lambda what: None)
+        assert perf.profile(streams).steps == 4
+
+    @pytest.mark.perf
+    def test_what_is_timed(server):
+        assert server.endpoint
+"""
+
 
 @pytest.fixture
 def opened(scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
@@ -36,7 +50,8 @@ def opened(scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> list[Pa
 
     async def stop(request: web.Request) -> web.StreamResponse:
         assert folders[-1] is not None
-        traces.torch_trace(folders[-1] / "rank0.1.pt.trace.json.gz", Invented(world=1))
+        written = len(list(folders[-1].glob("*.gz")))
+        traces.torch_trace(folders[-1] / f"rank0.{written}.pt.trace.json.gz", Invented(world=1))
         return web.Response()
 
     scripted.commands = {"start_profile": start, "stop_profile": stop}
@@ -55,10 +70,22 @@ def test_a_profile_is_taken_of_a_server_of_its_own(pytester: pytest.Pytester, op
     pytester.makepyfile(TEST)
     result = pytester.runpytest_inprocess("--perf", "-rP")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*profile of the decode step: *profile.json", "*MoE GEMM *4 *12.00*"])
+    result.stdout.fnmatch_lines(["*profile of the decode step: *profile_of_1.json", "*MoE GEMM *4 *12.00*"])
     assert len(opened) == 1
     assert opened[0] is not None
-    assert (opened[0] / "profile.json").exists()
+    assert (opened[0] / "profile_of_1.json").exists()
+
+
+def test_one_server_serves_all_profiles_and_none_that_is_timed_has_a_profiler(
+    pytester: pytest.Pytester, opened: list[Path | None]
+) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(TWICE)
+    pytester.runpytest_inprocess("--perf").assert_outcomes(passed=2, failed=1)  # it comes to no verdict
+    traces_of, timed = opened
+    assert timed is None
+    assert traces_of is not None
+    assert {file.name for file in traces_of.glob("*.json")} == {"profile_of_1.json", "profile_of_2.json"}
 
 
 def test_wrong_counts_fail(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -83,13 +82,16 @@ class ServerUnderTest:
     def running(self, layers: int | None = None) -> Server:
         """The server, started if it does not run; one that failed before raises ServerError and is not tried again.
 
-        layers: depth of the suite's own rank-slice, unless it is to be as deep as the GPUs hold; another depth than the
-        running server's takes its place.
+        layers: depth of the suite's own rank-slice, unless it is to be as deep as the GPUs hold. It takes the place of
+        one of another depth, and of one with a profiler: none that is timed has that.
         """
-        if layers != self._layers:
+        if layers != self._layers or self._traces is not None:
             self._hardware.lease.release(self)
-            self._layers = layers
+            self._layers, self._traces = layers, None
 
+        return self._running()
+
+    def _running(self) -> Server:
         self._hardware.refuse_if_wedged()
         if failure := self._failures.get(self._stack):
             raise ServerError(f"the server failed before, and is not started again: {failure}", repeats=failure)
@@ -112,19 +114,16 @@ class ServerUnderTest:
         self._stack = stack or self._stack
         return self.running(self._layers)
 
-    @contextmanager
-    def profiled(self) -> Iterator[tuple[Server, Path]]:
+    def profiled(self) -> tuple[Server, Path]:
         """A server of ours with a profiler, as deep as the last, and the folder that it writes to.
 
-        It takes the place of the running one, and is stopped at the end: no server that is timed has a profiler.
+        It takes the place of the running one without, and serves all profiles until that is wanted again.
         """
-        self._hardware.lease.release(self)
-        self._traces = self._folder("traces")
-        try:
-            yield self.running(self._layers), self._traces
-        finally:
-            self._traces = None
+        if self._traces is None:
             self._hardware.lease.release(self)
+            self._traces = self._folder("traces")
+
+        return self._running(), self._traces
 
     @property
     def layers(self) -> int | None:

@@ -193,8 +193,9 @@ class Perf:
         return found
 
     def profile(self, streams: int) -> StepProfile:
-        """Profile the decode step of `streams` streams on a server of ours that is started for it, with a profiler.
+        """Profile the decode step of `streams` streams on a server of ours with a profiler, which is started for it.
 
+        It serves all profiles that follow each other.
         The table becomes a section of the test's report, and a file holds it as JSON. Fails the test unless a step
         launches what the model needs. Skips without a GPU, and where a server runs already or two stacks take turns.
         """

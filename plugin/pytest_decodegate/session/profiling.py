@@ -27,13 +27,11 @@ class SessionProfile:
 
 
 def profile_server(servers: ServerUnderTest, streams: int, progress: Progress) -> SessionProfile:
-    """Start a server with a profiler and profile its decode step at `streams` streams. Raises DecodegateError."""
+    """Profile the decode step of a server with a profiler at `streams` streams. Raises DecodegateError."""
     layers = servers.layers
-    with servers.profiled() as (server, traces):
-        files = capture(server, traces, streams=streams, on_wait=progress.tick)
-
-    profile = read_profile(files).profile
-    kept = traces / "profile.json"
+    server, traces = servers.profiled()
+    profile = read_profile(capture(server, traces, streams=streams, on_wait=progress.tick)).profile
+    kept = traces / f"profile_of_{streams}.json"
     documents.write(kept, documents.dumps(profile))
     progress.say(f"profile of the decode step: {kept}")
     counts = truth.expected(replace(KIMI_K25, layers=layers), len(profile.ranks)) if layers else None
