@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import traces
 from stored import baseline, stored, write
 
 from pytest_decodegate.cli import main
@@ -91,6 +92,65 @@ def test_what_cannot_be_predicted_is_refused(
 ) -> None:
     assert run(str(kernels), *arguments) != 0
     assert said in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a real step of eight layers on two ranks, one token."""
+    file = tmp_path_factory.mktemp("profile") / "step.json"
+    assert main(["profile", *map(str, traces.SLICE), "--layers", "8", "--json", str(file)]) == 0
+    return file
+
+
+def test_what_the_step_holds_beyond_the_sum_is_named(
+    kernels: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(str(kernels), "--ranks", "2", "--layers", "8", "--profile", str(profile)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = lines[lines.index(f"as {profile} has the step:") + 2 : -1]
+    beyond = {line[:23].strip(): float(line[23:].split()[0]) for line in named}
+    # 17 AllReduces of 7.01 us for 7, 14 Marlin launches of 11.79 us for seven marlin_moe of 2 us.
+    assert beyond["AllReduce"] == pytest.approx(0.0, abs=1e-3)
+    assert beyond["MoE GEMM"] == pytest.approx(0.165 - 7 * 0.002, abs=1e-3)
+    assert beyond["gaps"] == pytest.approx(2.296, abs=1e-3)
+    (predicted,) = (float(line.split()[2]) for line in lines if line.startswith("predicted step "))
+    assert lines[-1] == "profiled step 5.336 ms"
+    assert predicted + sum(beyond.values()) == pytest.approx(5.336, abs=0.01)
+
+
+def test_what_tpot_holds_beyond_all_names_is_said(
+    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {part.metric: 2 * US for part in parts(2, 1)} | {"tpot[c=1,layers=8]": 5e-3, "tpot[c=1]": 1.0}
+    kept = (stored(Metric.of(name, "kernel"), value, factors=EQUAL) for name, value in metrics.items())
+    file = write(tmp_path, baseline(*kept))
+    assert run(str(file), "--ranks", "2", "--layers", "8", "--profile", str(profile)) == 0
+    out = capsys.readouterr().out
+    assert "measured TPOT 5.000 ms" in out, "not that of 61 layers"
+    assert out.splitlines()[-1] == "without a name: -0.336 ms (-6.7% of TPOT)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ranks", "2"], "17 AllReduces a step, and 61 layers need 123"),
+        (["--ranks", "1", "--layers", "8"], "is of 1 stream(s) on 2 rank(s), and the ledger of 1 on 1"),
+        (["--ranks", "4", "--layers", "8"], "is of 1 stream(s) on 2 rank(s), and the ledger of 1 on 4"),
+    ],
+)
+def test_a_profile_of_another_step_is_refused(
+    kernels: Path, profile: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(str(kernels), *arguments, "--profile", str(profile)) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_profile_beside_half_a_sum_is_refused(
+    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, baseline(stored(Metric.of("topk[m=1]", "kernel"), US, factors=EQUAL)))
+    assert run(str(file), "--ranks", "2", "--layers", "8", "--profile", str(profile)) != 0
+    assert f"--profile {profile}: no file holds embedding[m=1]" in capsys.readouterr().err
 
 
 def test_the_error_is_of_sessions_where_there_are_several() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import BadInput
 
 if TYPE_CHECKING:
+    from ..profile.explained import Explained
     from ..profile.ledger import Ledger, Time
     from ..profile.what_if import Prediction
     from ..workloads.kimi import Model
@@ -37,11 +38,17 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--what-if", action="append", default=[], metavar="CHANGE", dest="what_ifs", help=f"predict; {_GRAMMAR}"
     )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="name what the step holds beyond the sum: the --json of `decodegate profile`, of the same step",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..report.ledger import text
+    from ..report.ledger import explained_text, text
 
     asked = _Asked.of(options)
     now = asked.step()
@@ -54,6 +61,9 @@ def _run(options: argparse.Namespace) -> int:
     predictions = [asked.predicted(change) for change in options.what_ifs]
     title = f"decode step of {options.streams} token(s) on {options.ranks} rank(s), context {options.context}"
     print("\n".join(text(now, title, asked.tpot_s, predictions)))
+    if options.profile is not None:
+        print("\n".join(explained_text(asked.explained(now, options.profile), str(options.profile))))
+
     return int(bool(now.missing))
 
 
@@ -78,8 +88,11 @@ class _Asked:
 
     @property
     def tpot_s(self) -> float | None:
-        """The measured TPOT of as many streams, if a file holds it."""
-        found = self.times.get(f"tpot[c={self.tokens}]")
+        """The measured TPOT of as many streams and layers, if a file holds it."""
+        from ..workloads.kimi import KIMI_K25
+
+        depth = "" if self.model == KIMI_K25 else f",layers={self.model.layers}"
+        found = self.times.get(f"tpot[c={self.tokens}{depth}]")
         return found.seconds if found else None
 
     def step(self, *, ranks: int | None = None, tokens: int | None = None) -> Ledger:
@@ -89,6 +102,22 @@ class _Asked:
         needed = parts(ranks or self.ranks, tokens or self.tokens, self.context, self.model)
         return ledger(needed, self.times)
 
+    def explained(self, step: Ledger, path: Path) -> Explained:
+        """`step` beside the profile in a file; raises BadInput for one of another step."""
+        from ..profile import documents, truth
+        from ..profile.explained import explained
+
+        profile = documents.read(path)
+        if profile.streams not in (None, self.tokens) or len(profile.ranks) != self.ranks:
+            raise BadInput(
+                f"{path}: is of {profile.streams} stream(s) on {len(profile.ranks)} rank(s), and the ledger of "
+                f"{self.tokens} on {self.ranks}; give --streams and --ranks"
+            )
+        if problems := truth.problems(profile, truth.expected(self.model, self.ranks)):
+            raise BadInput(f"{path}: {problems[0]}; give the --layers of the model that was profiled")
+
+        return explained(self.whole(step, f"--profile {path}"), profile, self.tpot_s)
+
     def predicted(self, change: str) -> Prediction:
         """What one --what-if asks for."""
         for pattern, predict in _CHANGES.items():
@@ -97,12 +126,16 @@ class _Asked:
 
         raise BadInput(f"--what-if {change!r} is not understood: {_GRAMMAR.replace('%%', '%')}")
 
-    def whole(self, step: Ledger, change: str) -> Ledger:
-        """`step` if nothing is missing in it: half a sum would pass for a gain."""
+    def whole(self, step: Ledger, option: str) -> Ledger:
+        """`step` if nothing is missing in it: half a sum would pass for a gain. option: which needs it."""
         if step.missing:
-            raise BadInput(f"--what-if {change!r}: no file holds {', '.join(step.missing[:3])}, which that step needs")
+            raise BadInput(f"{option}: no file holds {', '.join(step.missing[:3])}, which that step needs")
 
         return step
+
+
+def _option(match: re.Match[str]) -> str:
+    return f"--what-if {match[0]!r}"
 
 
 def _without(asked: _Asked, match: re.Match[str]) -> Prediction:
@@ -119,16 +152,16 @@ def _other_ranks(asked: _Asked, match: re.Match[str]) -> Prediction:
     from ..profile.what_if import other_ranks
 
     ranks = int(match["ranks"])
-    then = asked.whole(asked.step(ranks=ranks), match[0])
-    return other_ranks(asked.whole(asked.step(), match[0]), then, ranks, of_s=asked.tpot_s)
+    then = asked.whole(asked.step(ranks=ranks), _option(match))
+    return other_ranks(asked.whole(asked.step(), _option(match)), then, ranks, of_s=asked.tpot_s)
 
 
 def _speculative(asked: _Asked, match: re.Match[str]) -> Prediction:
     from ..profile.what_if import speculative
 
     drafts, acceptance = int(match["drafts"]), float(match["acceptance"]) / 100
-    verifying = asked.whole(asked.step(tokens=asked.tokens * (drafts + 1)), match[0])
-    now = asked.whole(asked.step(), match[0])
+    verifying = asked.whole(asked.step(tokens=asked.tokens * (drafts + 1)), _option(match))
+    now = asked.whole(asked.step(), _option(match))
     return speculative(now, verifying, drafts, acceptance, _time(match), of_s=asked.tpot_s)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from .table import table
 
 if TYPE_CHECKING:
+    from ..profile.explained import Explained
     from ..profile.ledger import Entry, Ledger
     from ..profile.what_if import Prediction
 
@@ -18,6 +19,19 @@ Z95: Final = 1.96
 def text(step: Ledger, title: str, tpot_s: float | None, predictions: Sequence[Prediction]) -> list[str]:
     """The table, the predicted step with its interval, the measured TPOT and the rest, and the what-ifs."""
     return [title, *table([HEADER, *_rows(step)]), *_sums(step, tpot_s), *map(str, predictions)]
+
+
+def explained_text(found: Explained, source: str) -> list[str]:
+    """What a profile has beyond the predicted step, a line for each name, and what of the measured one has none."""
+    whole = found.measured or found.profiled
+    rows = [(name, f"{seconds * 1e3:+.3f}", f"{seconds / whole:+.1%}") for name, seconds in found.names]
+    of = "TPOT" if found.measured else "the profiled step"
+    head = ("beyond the prediction", "ms", f"of {of}")
+    lines = [f"as {source} has the step:", *table([head, *rows]), f"profiled step {found.profiled * 1e3:.3f} ms"]
+    if found.unexplained is not None:
+        lines.append(f"without a name: {found.unexplained * 1e3:+.3f} ms ({found.unexplained / whole:+.1%} of TPOT)")
+
+    return lines
 
 
 def _rows(step: Ledger) -> Iterator[tuple[str, ...]]:
