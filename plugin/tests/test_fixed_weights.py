@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from pytest_decodegate.gate.evidence.quality import Pass, compare, passes
 from pytest_decodegate.measure.answers import AnswerSource, prompts_for
-from pytest_decodegate.serving.fixed_plugin import FORMAT, HEARD, INT4_RMS, PERIOD, fix
+from pytest_decodegate.serving import fixed_plugin
+from pytest_decodegate.serving.fixed_plugin import FORMAT, HEARD, INT4_RMS, PERIOD, Words, fix
 from pytest_decodegate.serving.home import ServerLaunch
 from pytest_decodegate.serving.models import LocalModel, write_rank_slice
 
@@ -101,6 +102,18 @@ def test_weights_are_functions_of_their_names_alone() -> None:
     drawn = hashlib.shake_256(b"decodegate").digest(4 * PERIOD)
     words = struct.unpack_from("<100i", drawn, 4 * start)
     assert deep[name].flatten()[:100].tolist() == list(words)
+
+
+def test_words_are_drawn_once_for_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes a tenth of a second, and 61 layers have 1333 weights."""
+    drawn = []
+    monkeypatch.setattr(
+        fixed_plugin,
+        "Words",
+        lambda device: drawn.append(device) or Words(device),  # type: ignore[func-returns-value]
+    )
+    fix(model(), TOP_K)
+    assert len(drawn) == 1
 
 
 def test_no_two_layers_have_the_same_weights() -> None:

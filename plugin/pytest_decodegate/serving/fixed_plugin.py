@@ -81,9 +81,10 @@ def fix(model: Any, top_k: int, rank: int = 0, ranks: int = 1) -> int:
     layout = _layout(found, top_k)
     supply: dict[Any, Words] = {}
     for name, module, weight in found:
-        words = supply.setdefault(weight.device, Words(weight.device))
+        if weight.device not in supply:  # drawn once: it takes longer than filling a weight does
+            supply[weight.device] = Words(weight.device)
         key = f"{_key(name)}@{rank}" if _is_sharded(module, ranks) else _key(name)
-        Filling(words, layout, weight, key, ranks if _writes(name) else 1).fill()
+        Filling(supply[weight.device], layout, weight, key, ranks if _writes(name) else 1).fill()
 
     return len(found)
 
