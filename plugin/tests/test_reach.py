@@ -192,6 +192,22 @@ def test_the_host_carries_the_data_of_collectives_over_a_network() -> None:
 def test_links_and_nccl_touch_what_several_cards_do_together(name: str) -> None:
     assert [free(name, some) for some in METRICS] == [True, True, False, False, False, False, False]
     assert not free(name, metric("kernel", {**GRAPH, "world_size": 2}))
+    assert [free(name, some, "none") for some in METRICS if some.kind in ("serving", "quality")] == [True, True]
+
+
+def test_one_card_has_no_link() -> None:
+    one: Mapping[str, Json] = {"gpus": [{"name": "H200", "nvlinks_active": 18}], "link": None}
+    alone: Mapping[str, Json] = {"gpus": [{"name": "H200", "nvlinks_active": 0}], "link": None}
+    assert slowest_link(one, alone) == "none"
+    assert slowest_link(one, {"gpus": [{}, {}], "link": "NVLink"}) == "PCIe"
+    assert slowest_link(one, {"gpus": []}) == slowest_link({}, {}) == "PCIe"
+    assert slowest_link(one, {**one, "nodes": 2}) == "network"
+
+
+@pytest.mark.parametrize("name", ["cores", "env:VLLM_USE_V2_MODEL_RUNNER", "vllm", "flag:max-num-seqs", "model"])
+def test_a_server_on_one_card_is_touched_by_its_host_and_by_what_it_is_told(name: str) -> None:
+    served = [some for some in METRICS if some.kind in ("serving", "quality")]
+    assert [free(name, some, "none") for some in served] == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -22,24 +22,32 @@ Way: TypeAlias = Literal[
     "collective, launched",
     "stand-in",
     "serving",
+    "serving, one card",
     "answers",
+    "answers, one card",
 ]
-"""How a metric is measured, by its kind, clock and mode.
+"""How a metric is measured, by its kind, clock and mode, and for servers by whether their ranks have a link.
 
 "replayed": of a graph, with the host ahead of the device, so that the device alone sets the time. "launched": call by
 call by the host, which is in the time. "stand-in": on the cores of a host without a GPU.
 """
 
-Link: TypeAlias = Literal["NVLink", "PCIe", "network"]
-"""What the cards of several ranks talk over; with several nodes it is a network, whatever joins the cards of one."""
+Link: TypeAlias = Literal["NVLink", "PCIe", "network", "none"]
+"""What the cards of several ranks talk over; with several nodes it is a network, whatever joins the cards of one. One
+card has none."""
 
 REPLAYED: Final[frozenset[Way]] = frozenset(
     ("kernel, replayed", "collective, replayed over NVLink", "collective, replayed over PCIe")
 )
-SERVED: Final[frozenset[Way]] = frozenset(("serving", "answers"))
+SERVED: Final[frozenset[Way]] = frozenset(("serving", "serving, one card", "answers", "answers, one card"))
 HOST: Final[frozenset[Way]] = frozenset(("kernel, launched", "collective, launched", "stand-in", *SERVED))
 EVERY: Final[frozenset[Way]] = REPLAYED | HOST
-SEVERAL_CARDS: Final[frozenset[Way]] = EVERY - {"kernel, replayed", "kernel, launched"}
+SEVERAL_CARDS: Final[frozenset[Way]] = EVERY - {
+    "kernel, replayed",
+    "kernel, launched",
+    "serving, one card",
+    "answers, one card",
+}
 NOTHING: Final[frozenset[Way]] = frozenset()
 
 AHEAD_SINCE: Final = 2
@@ -70,7 +78,7 @@ REACHES: Final[tuple[Reach, ...]] = (
     Reach(
         r"gpus\[\d+\]\.(nvlinks_active|pcie_gen_max|pcie_width_max)|link|nodes|driver_p2p",
         SEVERAL_CARDS,
-        "a kernel of one card works in that card's memory and sends nothing over a link",
+        "what one card does alone stays in that card's memory and goes over no link",
     ),
     Reach(r"gpus(\[\d+\].*)?|machine_class", EVERY, "the card itself, or how it is set, sets the time"),
     Reach(
@@ -94,7 +102,7 @@ REACHES: Final[tuple[Reach, ...]] = (
     Reach(
         r"nccl|nccl_(system_conf_|conf_|graph_file_|topo_file_|of_vllm_)?sha256|nccl_plugins(\..*)?",
         SEVERAL_CARDS,
-        "a kernel of one card calls no NCCL",
+        "what one card does alone calls no NCCL",
     ),
     Reach(
         r"cuda(_cublas)?|torch(_triton)?|vllm(_flashinfer)?",
@@ -113,8 +121,8 @@ REACHES: Final[tuple[Reach, ...]] = (
         HOST,
         "threads and logs of the host, which is ahead of the device",
     ),
-    Reach(r"env:(TORCH_)?NCCL_.*", SEVERAL_CARDS, "a kernel of one card calls no NCCL"),
-    Reach(r"env:VLLM_ALLREDUCE_.*", SEVERAL_CARDS, "a kernel of one card sums nothing over ranks"),
+    Reach(r"env:(TORCH_)?NCCL_.*", SEVERAL_CARDS, "what one card does alone calls no NCCL"),
+    Reach(r"env:VLLM_ALLREDUCE_.*", SEVERAL_CARDS, "what one card does alone is summed over no ranks"),
     Reach(
         r"env:VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
         SERVED,
@@ -142,6 +150,8 @@ def slowest_link(*machines: Mapping[str, Json]) -> Link:
     """The slowest of what cards talk over, by the `machine` lists of the two sides; PCIe if it is unknown."""
     if any("nodes" in machine for machine in machines):
         return "network"
+    if all(isinstance(gpus := machine.get("gpus"), list) and len(gpus) == 1 for machine in machines):
+        return "none"
 
     return "NVLink" if all(machine.get("link") == "NVLink" for machine in machines) else "PCIe"
 
@@ -155,9 +165,9 @@ def way_of(metric: Metric, link: Link) -> Way | None:
         case "cpu":
             return "stand-in"
         case "serving":
-            return "serving"
+            return "serving, one card" if link == "none" else "serving"
         case "quality":
-            return "answers"
+            return "answers, one card" if link == "none" else "answers"
         case "kernel" | "collective" as kind:
             return _way_of_ranks(kind, metric, link)
 
@@ -180,6 +190,7 @@ def _way_of_ranks(kind: Literal["kernel", "collective"], metric: Metric, link: L
         "NVLink": "collective, replayed over NVLink",
         "PCIe": "collective, replayed over PCIe",
         "network": None,
+        "none": None,  # a collective of one card: nobody knows what that is
     }
     return over[link]
 
