@@ -181,7 +181,7 @@ class World:
 
     def __init__(self, draw: np.random.Generator, between: Between, sessions: int) -> None:
         self._draw = draw
-        self.cards = between.cards
+        self._cards = between.cards
         self._between = between.drawn(draw, [each.found.kind for each in metrics()])
         self.base = [self._sessions(sessions, index) for index in range(len(metrics()))]
         self._offsets = draw.normal(0, self._between)
@@ -203,13 +203,17 @@ class World:
         """What the stored sessions of each metric say."""
         return [Spread.of(sessions) for sessions in self.base]
 
+    def class_of(self, known: Simulated) -> NoiseClass:
+        """The class of a metric beside these sessions: cards that are the same have one memory."""
+        return known.found._replace(cards="same", streams=False) if self._cards == "same" else known.found
+
     def peers(self, index: int) -> list[Spread]:
         """Of a metric: the other metrics of its class."""
-        own = metrics()[index].found
+        own = self.class_of(metrics()[index])
         return [
             spread
             for other, (each, spread) in enumerate(zip(metrics(), self.spreads, strict=True))
-            if other != index and each.found == own
+            if other != index and self.class_of(each) == own
         ]
 
 
@@ -244,8 +248,7 @@ def judged(world: World, index: int, replicates: Sequence[Replicate]) -> Judgeme
     """What a look at a metric says: as `gate.verdict.judge` and the session do, of what can be judged."""
     known, base = metrics()[index], world.base[index]
     values = [math.log(replicate.value) for replicate in replicates]
-    found = known.found._replace(cards=world.cards)
-    comparison = compare(values, base, world.peers(index), found, len(LOOKS))
+    comparison = compare(values, base, world.peers(index), world.class_of(known), len(LOOKS))
     judgement = Judgement(
         metric=known.metric,
         verdict=Verdict(decide(comparison, known.metric.tolerance)),

@@ -11,7 +11,8 @@ were timed by the same code, so that only noise differs), the level in seconds, 
 much (null where that is not known). Of a shipped baseline the file is the timing: its sessions have one contract.
 Sessions of different timing are never put beside each other: the gate would refuse to. Of a metric that was timed in
 several ways the newest counts. How sessions differ is asked of what is timed as today, and of older timings only where
-a class has too little of that.
+a class has too little of that. Kernels that stream memory are a class of their own, since cards differ in how fast
+their memory is: a line that does not know whether its metric does (streams is null) goes by what ships of that metric.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from scipy.special import betaln
 from scipy.stats import chi2
 
 from pytest_decodegate.baseline.reader import load
+from pytest_decodegate.gate.own_cards import memory_share, streams_memory
 from pytest_decodegate.gate.stats import recorded as shipped
 from pytest_decodegate.gate.stats.noise import Variance, process_prior, session_variance
 from pytest_decodegate.gate.stats.recorded import SAME_CARDS, Mode, NoiseClass, Recorded, noise_class
@@ -82,7 +84,10 @@ OWN_CARD = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One session of one metric. level: geometric mean of its process values, in seconds. sd: of their logs."""
+    """One session of one metric. level: geometric mean of its process values, in seconds. sd: of their logs.
+
+    streams: whether the metric streams memory; None where nobody noted which share of it the metric reached.
+    """
 
     host: str
     timing: str
@@ -94,11 +99,12 @@ class Line:
     processes: int
     sd: float | None
     band: float
+    streams: bool | None = None
 
     @property
     def noise_class(self) -> NoiseClass:
         """Of the metric."""
-        return NoiseClass(self.kind, self.mode, self.replicate)
+        return NoiseClass(self.kind, self.mode, self.replicate, streams=bool(self.streams))
 
 
 class SessionLaw(NamedTuple):
@@ -119,12 +125,19 @@ class SessionLaw(NamedTuple):
 
 def lines(path: Path = DATA, baselines: Path = BASELINES) -> list[Line]:
     """The recorded data, oldest first: those of `path`, then what `baselines` hold beyond them."""
-    old = [Line(**fields) for fields in json.loads(path.read_text())]
+    young = list(shipped_lines(baselines))
+    streams = {line.metric: line.streams for line in young}
+    old = [_known_to_stream(Line(**fields), streams) for fields in json.loads(path.read_text())]
     known: dict[str, list[Line]] = defaultdict(list)
     for line in old:
         known[line.metric].append(line)
 
-    return [*old, *(line for line in shipped_lines(baselines) if not any(_is_one(line, e) for e in known[line.metric]))]
+    return [*old, *(line for line in young if not any(_is_one(line, each) for each in known[line.metric]))]
+
+
+def _known_to_stream(line: Line, streams: Mapping[str, bool | None]) -> Line:
+    """The line, which knows whether its metric streams memory if that is known of what ships, by `streams`."""
+    return line if line.streams is not None else replace(line, streams=streams.get(line.metric))
 
 
 def _is_one(line: Line, other: Line) -> bool:
@@ -163,11 +176,13 @@ def of_baseline(path: Path, host: str, timing: str) -> Iterator[Line]:
         metric, found = stored.metric, noise_class(stored.metric, stored.level)
         if metric.better != "lower" or stored.level == "published" or metric.kind == "quality":
             continue
+        known = any(memory_share(session) is not None for session in stored.current)
+        streams = streams_memory(stored) if known else None
         for session, logs in zip(stored.current, session_logs(stored), strict=True):
             spread = stdev(logs) if len(logs) > 1 else None
             level = math.exp(fmean(logs))
             where = host or f"session {session.id}"
-            yield Line(where, timing, metric.name, *found[:3], level, len(logs), spread, metric.tolerance)
+            yield Line(where, timing, metric.name, *found[:3], level, len(logs), spread, metric.tolerance, streams)
 
 
 def newest(some: Iterable[Line]) -> list[Line]:
@@ -242,7 +257,7 @@ def derived(some: Sequence[Line]) -> dict[str, Recorded]:
     table[kind + SAME_CARDS] = structs.replace(table[kind], session_sd=session_sd, session_source=source)
     for each, members in classes.items():
         if len(process_variances(newest(members))) >= LEAST_METRICS:
-            table["/".join(each[:3])] = _recorded(members, table[each[0]])
+            table[each.names[0]] = _recorded(members, table[each.kind])
 
     return table
 

@@ -31,7 +31,10 @@ def test_what_is_shipped_is_what_the_data_give(derive_noise: ModuleType, capsys:
     shipped = json.loads(capsys.readouterr().out)
     kernels = shipped["kernel/graph/gang"]
     assert 1.0 < kernels["process_df"] < 1.5
-    assert 0.003 < kernels["session_sd"] < 0.006, "between cards of three hosts; of two alone it was 0.0018"
+    assert 0.0025 < kernels["session_sd"] < 0.0035, "between cards of three hosts; of two alone it was 0.0018"
+    streaming = shipped["kernel/graph/gang/streaming"]
+    assert 2.5 < streaming["session_sd"] / kernels["session_sd"] < 4, "cards differ in how fast their memory is"
+    assert int(streaming["session_source"].split()[0]) >= derive_noise.LEAST_METRICS
     assert int(kernels["session_source"].split()[0]) >= derive_noise.LEAST_PAIRS
     assert shipped["serving/host/window"]["session_source"].startswith("assumed")
 
@@ -96,6 +99,26 @@ def test_what_the_data_hold_already_is_not_taken_twice(derive_noise: ModuleType,
     first, _ = derive_noise.shipped_lines(shipped)
     data.write_text(json.dumps([asdict(replace(first, host="here", timing="a"))]))
     assert [line.host for line in derive_noise.lines(data, shipped)] == ["here", "session s2"]
+
+
+def test_an_old_line_streams_memory_as_what_ships_of_its_metric_does(derive_noise: ModuleType, tmp_path: Path) -> None:
+    from stack_baselines import baseline, session
+
+    from pytest_decodegate.baseline.benchmark_json import dumps
+
+    (tmp_path / "NVIDIA-H200-x1").mkdir()
+    fast = baseline(1, replace(session(1), telemetry={"medians": {"memory_share": 0.9}}))
+    (tmp_path / "NVIDIA-H200-x1" / "0001_a.json").write_bytes(dumps(fast))
+    old = {
+        name: replace(line, metric=name, level=1.0, streams=None)
+        for name in ("gemm", "gone")
+        for line in derive_noise.shipped_lines(tmp_path)
+    }
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps([asdict(line) for line in old.values()]))
+    found = derive_noise.lines(data, tmp_path)
+    assert [(line.metric, line.streams) for line in found] == [("gemm", True), ("gone", None), ("gemm", True)]
+    assert [line.noise_class.streams for line in found] == [True, False, True]
 
 
 def test_what_is_timed_in_another_way_since_is_no_evidence_of_today(

@@ -197,6 +197,15 @@ def test_the_recorded_session_noise_fades_with_sessions_of_the_class() -> None:
     assert many.session.value == pytest.approx((SESSION_DF * elsewhere + 10 * 0.005) / (SESSION_DF + 10), rel=1e-4)
 
 
+def test_metrics_that_one_number_of_their_session_moves_have_seen_one_session() -> None:
+    streaming = KERNELS._replace(streams=True)
+    elsewhere = recorded(streaming).session_scale
+    alike = [Spread.of([(0.0, 0.0), (0.0, 0.0), (0.0, 0.0)])] * 20
+    # Three cards that happen to be alike, seen by twenty metrics, are three cards.
+    assert class_noise(alike, streaming).session.value == pytest.approx(SESSION_DF / (SESSION_DF + 2) * elsewhere)
+    assert class_noise(alike, KERNELS).session.value < 0.2 * recorded(KERNELS).session_scale
+
+
 def test_how_alike_sessions_are_is_what_was_recorded_of_the_class() -> None:
     """Of a class that differs as much at the root mean square, the typical metric is the quieter the fewer df."""
     kernels = recorded(KERNELS)

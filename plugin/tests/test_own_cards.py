@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
 from pytest_decodegate.baseline.selection import Selection
 from pytest_decodegate.gate.bands import foreseen
-from pytest_decodegate.gate.own_cards import class_of, on_cards, one_set_of_cards
+from pytest_decodegate.gate.own_cards import class_of, memory_share, on_cards, one_set_of_cards, streams_memory
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.text.explain import not_covered
 from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
@@ -107,3 +107,48 @@ def test_kinds_without_a_figure_of_their_own_keep_the_one_of_any_cards() -> None
     tpot = Metric.of("tpot[c=1]", "serving")
     stored: Any = StoredMetric(tpot, (replace(session(1, 1.0, "GPU-a"), level="window"),))
     assert recorded(class_of(stored, same_cards=True)) == recorded(class_of(stored, same_cards=False))
+
+
+def streaming(metric: Metric, *shares: float | None) -> StoredMetric:
+    """A metric whose sessions reached these shares of the memory's ceiling; None of one that does not say."""
+    sessions = (
+        replace(session(number, 1.0), telemetry={} if share is None else {"medians": {"memory_share": share}})
+        for number, share in enumerate(shares, 1)
+    )
+    return StoredMetric(metric, tuple(sessions))
+
+
+@pytest.mark.parametrize(
+    ("shares", "streams"),
+    [((0.9,), True), ((0.2,), False), ((0.9, 0.9, 0.2), True), ((0.2, None), False), ((None, 0.8), True), ((), False)],
+)
+def test_a_kernel_that_reaches_the_memorys_ceiling_is_of_a_class_of_its_own(
+    shares: tuple[float | None, ...], streams: bool
+) -> None:
+    stored = streaming(GEMM, *(shares or (None,)))
+    assert class_of(stored, same_cards=False).streams is streams
+    assert not class_of(stored, same_cards=True).streams, "one card has one memory"
+    assert not streams_memory(replace(stored, metric=replace(GEMM, kind="collective")))
+
+
+def test_a_session_that_was_just_measured_says_it_by_its_replicates() -> None:
+    fresh = Session("s9", "", "gang", tuple(Replicate((1e-5,), {"memory_share": share}) for share in (0.7, 0.8, 0.1)))
+    assert memory_share(fresh) == 0.7
+    assert streams_memory(streaming(GEMM, None), StoredMetric(GEMM, (fresh,)))
+
+
+def test_kernels_that_stream_memory_are_noisier_on_other_cards_and_no_peers_of_the_others() -> None:
+    slow, fast = streaming(GEMM, 0.1), streaming(GEMM, 0.9)
+    noises = [recorded(class_of(stored, same_cards=False)).session_sd for stored in (slow, fast)]
+    assert noises[0] < noises[1] / 2
+    assert recorded(class_of(fast, same_cards=True)) == recorded(class_of(slow, same_cards=True))
+
+    base = baseline(session(1, 1.0))
+    mixed = replace(base, metrics={"gemm": slow, "other": replace(fast, metric=OTHER)})
+    assert {judged(mixed, 1.0).basis.session_noise} == {judged(base, 1.0).basis.session_noise}
+    assert not judged(mixed, 1.0).basis.streams
+
+
+def test_a_class_of_which_nobody_recorded_how_it_streams_is_noisy_as_its_other_metrics_are() -> None:
+    found = NoiseClass("kernel", "eager", "gang", streams=True)
+    assert recorded(found) == recorded(found._replace(streams=False))

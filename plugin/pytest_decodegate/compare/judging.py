@@ -47,7 +47,7 @@ LOOKS = 1
 class _Common:
     """A metric that both baselines have.
 
-    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class.
+    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class, `found`.
     """
 
     base: StoredMetric
@@ -55,6 +55,7 @@ class _Common:
     logs: tuple[Sessions, Sessions]
     own: Spread
     fitted: ClassNoise
+    found: NoiseClass
 
     @property
     def comparison(self) -> Comparison:
@@ -73,7 +74,7 @@ class _Common:
         """The same without these processes."""
         base, new = rest_of_stored(self.base), rest_of_stored(self.new)
         logs = session_logs(base), session_logs(new)
-        return _Common(base, new, logs, Spread.of(*logs), self.fitted)
+        return _Common(base, new, logs, Spread.of(*logs), self.fitted, self.found)
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Judge:
         """One per metric that both have, but for `same`, in the order of `base`."""
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Spread.of(*sides) for sides in logs]
-        classes = [class_of(new, same_cards=bool(one_set_of_cards(base, new))) for base, new in self._common]
+        classes = [class_of(new, base, same_cards=bool(one_set_of_cards(base, new))) for base, new in self._common]
         fitted = _fitted(classes, own)
-        for (base, new), sides, mine, noise in zip(self._common, logs, own, fitted, strict=True):
-            yield self._judgement(_Common(base, new, sides, mine, noise))
+        for (base, new), sides, mine, noise, found in zip(self._common, logs, own, fitted, classes, strict=True):
+            yield self._judgement(_Common(base, new, sides, mine, noise, found))
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -165,7 +166,12 @@ class Judge:
         return replace(
             bare,
             verdict=Verdict(outcome),
-            basis=replace(bare.basis, sessions=len(sessions), session_noise=comparison.noise.session_sd),
+            basis=replace(
+                bare.basis,
+                sessions=len(sessions),
+                session_noise=comparison.noise.session_sd,
+                streams=common.found.streams,
+            ),
             numbers=bare.numbers.compared(bare.metric, level, comparison),
             settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
         )

@@ -1,12 +1,25 @@
-"""Sessions of the very cards that are measured: they differ by less than sessions of other cards of the same kind."""
+"""Sessions of the very cards that are measured: they differ by less than sessions of other cards of the same kind.
+
+Sessions of other cards differ by as much as these cards' memories do where a kernel streams memory.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
+from typing import Final
 
-from ..baseline.schema import StoredMetric
+from ..baseline.condensed import MEDIANS
+from ..baseline.schema import Session, StoredMetric
 from ..machine.cards import cards_of
 from .stats.recorded import NoiseClass, noise_class
+
+STREAMS_FROM: Final = 0.7
+"""Share of the memory's ceiling from where on a kernel is as fast as the memory of its card: the shipped kernels below
+it differ by 0.30 % between cards, those above by 0.91 %, all in step."""
+
+MEMORY_SHARE: Final = "memory_share"
+"""Fact of a replicate: the share of the memory's ceiling that it reached."""
 
 
 def on_cards(stored: StoredMetric, cards: frozenset[str]) -> StoredMetric | None:
@@ -21,6 +34,28 @@ def one_set_of_cards(*sides: StoredMetric) -> frozenset[str]:
     return known.pop() if len(known) == 1 else frozenset()
 
 
-def class_of(stored: StoredMetric, *, same_cards: bool) -> NoiseClass:
-    """The class of noise of what is stored."""
-    return noise_class(stored.metric, stored.level, same_cards=same_cards)
+def class_of(stored: StoredMetric, *others: StoredMetric, same_cards: bool) -> NoiseClass:
+    """The class of noise of what is stored; others: more sessions of the same metric."""
+    streams = not same_cards and streams_memory(stored, *others)
+    return noise_class(stored.metric, stored.level, same_cards=same_cards, streams=streams)
+
+
+def streams_memory(*sides: StoredMetric) -> bool:
+    """Whether a kernel is bound by memory, by the median of those of its sessions that gate and know their share."""
+    if sides[0].metric.kind != "kernel":
+        return False
+
+    known = (memory_share(session) for side in sides for session in side.current)
+    shares = [share for share in known if share is not None]
+    return bool(shares) and median(shares) >= STREAMS_FROM
+
+
+def memory_share(session: Session) -> float | None:
+    """The share of the memory's ceiling that a session reached; None where it does not say, as old ones do not."""
+    medians = session.telemetry.get(MEDIANS)
+    if isinstance(medians, dict) and isinstance(share := medians.get(MEMORY_SHARE), int | float):
+        return float(share)
+
+    facts = (replicate.facts.get(MEMORY_SHARE) for replicate in session.replicates)
+    shares = [share for share in facts if isinstance(share, int | float)]
+    return median(shares) if shares else None

@@ -114,7 +114,8 @@ class Basis:
     level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
     sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
     standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
-    same_cards: whether all its sessions ran on the very cards that were measured.
+    same_cards: whether all its sessions ran on the very cards that were measured. streams: whether it was weighed as a
+    kernel that is as fast as the memory of its card.
     unpublished: what a published figure does not say; None where the baseline was recorded. elsewhere: whether it names
     no part of a stack, so that the metric is shown beside it and gated by nothing.
     baseline: its file. choice: why this one, and what else was there.
@@ -128,6 +129,7 @@ class Basis:
     new_sessions: int = 1
     session_noise: float | None = None
     same_cards: bool = False
+    streams: bool = False
     pair_noise: float | None = None
     unpublished: tuple[str, ...] | None = None
     elsewhere: bool = False
@@ -417,7 +419,12 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     return replace(
         judgement,
         verdict=Verdict(outcome),
-        basis=replace(judgement.basis, sessions=len(sessions), session_noise=comparison.noise.session_sd),
+        basis=replace(
+            judgement.basis,
+            sessions=len(sessions),
+            session_noise=comparison.noise.session_sd,
+            streams=found.streams,
+        ),
         numbers=judgement.numbers.compared(metric, level_of(sessions, metric), comparison),
         notes=(
             *speculation.acceptance(measurement.replicates, stored, math.expm1(comparison.change)),

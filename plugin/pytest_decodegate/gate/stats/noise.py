@@ -137,7 +137,8 @@ def class_noise(spreads: Iterable[Spread], noise_class: NoiseClass) -> ClassNois
     most = sum([spread.process.df for spread in known]) + DISPERSION_METRICS
     typical = ClassNoise(process, Variance(0.0, elsewhere.session_df), most)
     means = [(spread.between, spread.share * typical._process(spread.process).value) for spread in known]
-    return ClassNoise(process, Variance(_session_prior(means, elsewhere), elsewhere.session_df), most)
+    prior = _session_prior(means, elsewhere, together=noise_class.streams)
+    return ClassNoise(process, Variance(prior, elsewhere.session_df), most)
 
 
 def process_prior(variances: Iterable[Variance], elsewhere: Recorded | None) -> Variance:
@@ -178,19 +179,21 @@ def _unbiased_log(variance: float, df: float) -> float:
     return math.log(variance) - digamma(df / 2) + math.log(df / 2)
 
 
-def _session_prior(means: Sequence[tuple[Variance, float]], elsewhere: Recorded) -> float:
+def _session_prior(means: Sequence[tuple[Variance, float]], elsewhere: Recorded, *, together: bool) -> float:
     """Session variance of a typical metric. means: of each metric the variance of its session means, with what its
-    processes explain of that.
+    processes explain of that. together: whether one number, that of their session, moves all of them.
 
     How alike metrics are (session_df) is taken as it was recorded: a host's own few sessions say little of tails.
     """
     assumed = elsewhere.session_scale
     known = [(between, share) for between, share in means if between.df]
-    # Metrics of one session share some of its offset: as sessions, they count half.
-    weight = sum([between.df for between, _ in known]) / 2
-    if not weight:
+    if not known:
         return assumed
 
+    # Metrics of one session share some of its offset: as sessions, they count half. Those that move together have seen
+    # one such offset a session, however many they are.
+    spare = sum([between.df for between, _ in known])
+    weight = spare / len(known) if together else spare / 2
     return (SESSION_DF * assumed + weight * session_variance(known, elsewhere.session_df)) / (SESSION_DF + weight)
 
 

@@ -27,16 +27,29 @@ SAME_CARDS: Final = "/same cards"
 """Behind a kind in noise.json: what is known of sessions that all ran on the same cards."""
 
 
+STREAMING: Final = "/streaming"
+"""Behind a class in noise.json: what is known of its metrics that stream memory."""
+
+
 class NoiseClass(NamedTuple):
     """Metrics that are noisy for the same reasons: what is measured, how it is launched, and what a replicate is.
 
-    cards: whether all sessions ran on the same cards, or on any of a kind.
+    cards: whether all sessions ran on the same cards, or on any of a kind. streams: whether these metrics are as fast
+    as the memory of their card, which differs from card to card and is one number for all of them; never on the same
+    cards, whose memory is one.
     """
 
     kind: Kind
     mode: Mode
     level: Level
     cards: Literal["same", "any"] = "any"
+    streams: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Where its noise is looked up in noise.json, the closest first."""
+        name = "/".join(self[:3])
+        return (*([name + STREAMING] if self.streams else []), name, self.kind)
 
 
 class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,10 +73,16 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.session_sd**2 * (self.session_df - 2) / self.session_df
 
 
-def noise_class(metric: Metric, level: Level, *, same_cards: bool = False) -> NoiseClass:
-    """The class of a metric that is replicated at `level`; same_cards: in sessions that all ran on the same cards."""
+def noise_class(metric: Metric, level: Level, *, same_cards: bool = False, streams: bool = False) -> NoiseClass:
+    """The class of a metric that is replicated at `level`; same_cards: in sessions that all ran on the same cards.
+
+    streams: whether it streams memory.
+    """
     mode = _MODES.get(str(metric.contract.get("mode")), "host")
-    return NoiseClass(metric.kind, mode, level, "same" if same_cards else "any")
+    if same_cards:
+        return NoiseClass(metric.kind, mode, level, "same")
+
+    return NoiseClass(metric.kind, mode, level, streams=streams)
 
 
 def recorded(noise_class: NoiseClass) -> Recorded:
@@ -72,7 +91,7 @@ def recorded(noise_class: NoiseClass) -> Recorded:
     What is known of sessions of the same cards holds for them, where it is known of the kind.
     """
     table, kind = _table(), noise_class.kind
-    known = table.get("/".join(noise_class[:3])) or table[kind]
+    known = next(table[name] for name in noise_class.names if name in table)
     own = table.get(f"{kind}{SAME_CARDS}") if noise_class.cards == "same" else None
     if own is None or own.session_sd > known.session_sd:
         return known

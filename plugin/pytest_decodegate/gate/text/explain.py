@@ -200,7 +200,8 @@ def _assumed_noise(judgement: Judgement) -> tuple[float, str] | None:
     if not _has_interval(judgement) or basis.sessions != 1 or basis.session_noise is None:
         return None
 
-    known = recorded(noise_class(judgement.metric, basis.level, same_cards=basis.same_cards))
+    found = noise_class(judgement.metric, basis.level, same_cards=basis.same_cards, streams=basis.streams)
+    known = recorded(found)
     return basis.session_noise, known.session_source
 
 
