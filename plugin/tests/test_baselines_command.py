@@ -23,7 +23,7 @@ from pytest_decodegate.cli import main
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.gate.stats.noise import Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import noise_class
-from pytest_decodegate.gate.stats.rules import compare, foresee, narrowest_band, worse_logs
+from pytest_decodegate.gate.stats.rules import RARELY, compare, foresee, narrowest_band, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
 
 Run = Callable[..., str]
@@ -108,7 +108,8 @@ def test_a_band_that_it_can_keep_is_proposed(root: Path, decodegate: Run) -> Non
     assert (row.split()[-7], loose) == ("15", "~")
     gemm = wide.metrics["gemm"]
     logs = [worse_logs(one.values, "lower") for one in gemm.sessions]
-    keeps = narrowest_band(foresee(5, logs, class_noise([Spread.of(logs)], noise_class(gemm.metric, gemm.level)), 2))
+    fitted = class_noise([Spread.of(logs)], noise_class(gemm.metric, gemm.level))
+    keeps = narrowest_band(foresee([5], logs, fitted, 2), RARELY)
     assert 100 * keeps <= float(band) < 100 * keeps + 1
     assert "~ could keep a narrower band: set it in the test, then here with `decodegate baselines band FILE" in said
 

@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from card_sessions import GEMM, OTHER, baseline, judged, session, telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.baseline.schema import Baseline, Session, StoredMetric
-from pytest_decodegate.baseline.selection import Selection
+from pytest_decodegate.baseline.schema import Session, StoredMetric
 from pytest_decodegate.gate.bands import foreseen
 from pytest_decodegate.gate.own_cards import class_of, memory_share, on_cards, one_set_of_cards, streams_memory
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.text.explain import not_covered
-from pytest_decodegate.gate.verdict import Judgement, Verdict, judge
+from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.machine.cards import cards_of
-from pytest_decodegate.machine.provenance import Provenance
-from pytest_decodegate.metric import Json, Measurement, Metric, Replicate
-
-GEMM, OTHER = (Metric(name, "s", "kernel", 0.02, {"mode": "graph"}) for name in ("gemm", "other"))
-QUIET = (1.0, 1.0005, 0.9995, 1.0002, 0.9998)
-
-
-def telemetry(*cards: str) -> dict[str, Json]:
-    return {"gpus": [{"bus_id": f"0000:0{place}:00.0", "uuid": card} for place, card in enumerate(cards)]}
-
-
-def session(number: int, level: float, *cards: str) -> Session:
-    replicates = tuple(Replicate((1e-5 * level * factor,)) for factor in QUIET)
-    when = f"2026-01-0{number}T00:00:00+00:00"
-    return Session(f"s{number}", when, "gang", replicates, telemetry=telemetry(*cards))
-
-
-def baseline(*sessions: Session) -> Baseline:
-    stored = {metric.name: StoredMetric(metric, sessions) for metric in (GEMM, OTHER)}
-    return Baseline(Path("0001.json"), "here", "stack", Provenance({}, {}, {}), stored)
-
-
-def judged(base: Baseline, level: float, *cards: str) -> Judgement:
-    new = Measurement(GEMM, tuple(Replicate((1e-5 * level * factor,)) for factor in QUIET), "gang")
-    return judge(new, Selection(Path(), base, cards=cards_of(telemetry(*cards))), looks=2)
+from pytest_decodegate.metric import Metric, Replicate
 
 
 def test_sessions_of_the_very_cards_alone_are_the_base_where_there_are_some() -> None:

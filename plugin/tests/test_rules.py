@@ -346,8 +346,8 @@ def test_what_is_surely_found_is_about_twice_the_half_width() -> None:
 @pytest.mark.parametrize("sessions", [1, 2, 5])
 def test_an_unchanged_metric_stays_in_the_narrowest_band_of_its_noise(sessions: int) -> None:
     base = [(0.0, 0.002, -0.001, 0.001, -0.002)] * sessions
-    foreseen = foresee(5, base, class_noise([Spread.of(base)], KERNELS), 2)
-    band = math.log1p(narrowest_band(foreseen))
+    foreseen = foresee([5], base, class_noise([Spread.of(base)], KERNELS), 2)
+    band = math.log1p(narrowest_band(foreseen, RARELY))
     beyond = [1 - float(t(df, scale=error).cdf(band - foreseen.hi)) for error, df in foreseen.tails]
     assert max(beyond) == pytest.approx(RARELY, rel=1e-3)
     assert decide(replace(foreseen, change=band - foreseen.hi - 1e-9), math.expm1(band)) == "PASS"
@@ -356,7 +356,7 @@ def test_an_unchanged_metric_stays_in_the_narrowest_band_of_its_noise(sessions: 
 def test_more_sessions_keep_a_narrower_band() -> None:
     one = (0.0, 0.002, -0.001, 0.001, -0.002)
     fitted = class_noise([Spread.of([one])], KERNELS)
-    bands = [narrowest_band(foresee(5, [one] * sessions, fitted, 2)) for sessions in (1, 2, 3, 5)]
+    bands = [narrowest_band(foresee([5], [one] * sessions, fitted, 2), RARELY) for sessions in (1, 2, 3, 5)]
     assert bands == sorted(bands, reverse=True)
 
 

@@ -29,6 +29,9 @@ BLIND = " !"
 LOOSE = " ~"
 """Marks a metric whose band is WIDE times as wide as one that it can keep, or more: it hides slowdowns."""
 
+ELSEWHERE = " ^"
+"""Marks the band in force on cards that did not record."""
+
 WIDE = 1.5
 
 
@@ -148,6 +151,9 @@ def _lines(baseline: Baseline, replicates: int) -> Iterator[str]:
             "--metric PATTERN --to PERCENT --why TEXT`"
         )
 
+    if any(ELSEWHERE in row[-3] for row in rows):
+        yield "  ^ on cards that did not record, which differ from those that did; what it finds is found there"
+
     curves = scaling.curves(
         (name, stored.metric.contract, _middle(stored)) for name, stored in baseline.metrics.items()
     )
@@ -183,9 +189,8 @@ def _middle(stored: StoredMetric) -> float:
 
 def _resolution(stored: StoredMetric, others: Sequence[StoredMetric], replicates: int) -> tuple[str, ...]:
     """Spread of processes, difference between sessions, band, a band that it can keep, and what it surely finds."""
-    from ..gate.bands import LOOKS, foreseen
-    from ..gate.stats.rules import narrowest_band, surely_found
-    from ..gate.text.quantity import rounded_up_band
+    from ..gate.bands import LOOKS, band_ahead, can_keep, foreseen
+    from ..gate.stats.rules import surely_found
     from ..gate.verdict import session_logs
 
     metric = stored.metric
@@ -196,14 +201,15 @@ def _resolution(stored: StoredMetric, others: Sequence[StoredMetric], replicates
     own = session_logs(stored)
     unchanged = foreseen(stored, others, replicates, LOOKS)
     assumed = " (assumed)" if len(stored.current) == 1 else ""
-    narrow = rounded_up_band(narrowest_band(unchanged))
-    finds = surely_found(metric.tolerance, math.expm1(unchanged.lo), math.expm1(unchanged.hi))
+    narrow = can_keep(stored, unchanged)
+    ahead = band_ahead(stored, unchanged)
+    finds = surely_found(ahead, math.expm1(unchanged.lo), math.expm1(unchanged.hi))
     return (
         _spread(own),
         format_percent(unchanged.noise.session_sd, signed=False) + assumed,
-        band,
+        band + (f", {format_band(ahead)}{ELSEWHERE}" if ahead > metric.tolerance else ""),
         format_band(narrow) + (LOOSE if metric.tolerance >= WIDE * narrow else ""),
-        format_percent(finds, signed=False) + (BLIND if math.expm1(unchanged.hi) >= metric.tolerance else ""),
+        format_percent(finds, signed=False) + (BLIND if math.expm1(unchanged.hi) >= ahead else ""),
     )
 
 

@@ -12,11 +12,20 @@ from ..cause import Cause, Finding
 from ..gate.evidence import speculation
 from ..gate.evidence.apart import rest_of_stored, stored_findings
 from ..gate.evidence.swaps import is_swap, swap_findings
-from ..gate.own_cards import class_of, one_set_of_cards
+from ..gate.other_cards import OtherCards, on_other_cards
+from ..gate.own_cards import cards_of_sessions, class_of, one_set_of_cards, ran_elsewhere
 from ..gate.published import MODEL, renamed, without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
 from ..gate.stats.recorded import NoiseClass
-from ..gate.stats.rules import Comparison, Settlement, compare_sessions, decide, sessions_that_settle
+from ..gate.stats.rules import (
+    Comparison,
+    Settlement,
+    compare_sessions,
+    decide,
+    foresee,
+    rarely,
+    sessions_that_settle,
+)
 from ..gate.verdict import (
     Basis,
     Judgement,
@@ -47,7 +56,8 @@ LOOKS = 1
 class _Common:
     """A metric that both baselines have.
 
-    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class, `found`.
+    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class, `found`. fitted_base:
+    to the sessions of the base alone.
     """
 
     base: StoredMetric
@@ -55,6 +65,7 @@ class _Common:
     logs: tuple[Sessions, Sessions]
     own: Spread
     fitted: ClassNoise
+    fitted_base: ClassNoise
     found: NoiseClass
 
     @property
@@ -74,7 +85,19 @@ class _Common:
         """The same without these processes."""
         base, new = rest_of_stored(self.base), rest_of_stored(self.new)
         logs = session_logs(base), session_logs(new)
-        return _Common(base, new, logs, Spread.of(*logs), self.fitted, self.found)
+        return replace(self, base=base, new=new, logs=logs, own=Spread.of(*logs))
+
+    @property
+    def other_cards(self) -> OtherCards | None:
+        """The band of a metric whose sides all ran on different cards, by the sessions of the base; None elsewhere."""
+        cards = cards_of_sessions(self.new)
+        if not all(ran_elsewhere(self.base, each) for each in cards):
+            return None
+
+        base, new = self.logs
+        unchanged = foresee(list(map(len, new)), base, self.fitted_base, LOOKS)
+        tolerance = self.new.metric.tolerance
+        return on_other_cards(tolerance, unchanged, unchanged.noise.session_sd, rarely(self.found), fixed=False)
 
 
 @dataclass(frozen=True)
@@ -91,9 +114,9 @@ class Judge:
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Spread.of(*sides) for sides in logs]
         classes = [class_of(new, base, same_cards=bool(one_set_of_cards(base, new))) for base, new in self._common]
-        fitted = _fitted(classes, own)
+        fitted = zip(_fitted(classes, own), _fitted(classes, [Spread.of(base) for base, _ in logs]), strict=True)
         for (base, new), sides, mine, noise, found in zip(self._common, logs, own, fitted, classes, strict=True):
-            yield self._judgement(_Common(base, new, sides, mine, noise, found))
+            yield self._judgement(_Common(base, new, sides, mine, *noise, found))
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -160,16 +183,20 @@ class Judge:
     @staticmethod
     def _weighed(bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:
         """The judgement with its statistics."""
-        tolerance, sessions = bare.metric.tolerance, common.logs[0]
+        sessions, other_cards = common.logs[0], common.other_cards
+        tolerance = other_cards.band if other_cards else bare.metric.tolerance
         outcome = decide(comparison, tolerance)
         level = level_of(sessions, common.base.metric)
         return replace(
             bare,
+            metric=replace(bare.metric, tolerance=tolerance),
+            other_cards=other_cards,
             verdict=Verdict(outcome),
             basis=replace(
                 bare.basis,
                 sessions=len(sessions),
                 session_noise=comparison.noise.session_sd,
+                foreign_cards=other_cards is not None,
                 streams=common.found.streams,
             ),
             numbers=bare.numbers.compared(bare.metric, level, comparison),

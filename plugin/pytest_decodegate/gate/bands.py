@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..baseline.schema import StoredMetric
+from ..machine.cards import cards_of
 from ..machine.clocks import power_capped
 from .evidence.modes import two_modes
-from .own_cards import class_of, one_set_of_cards
+from .other_cards import on_other_cards
+from .own_cards import cards_of_sessions, class_of, on_cards, one_set_of_cards
 from .stats.noise import Spread, class_noise
-from .stats.rules import Comparison, foresee, narrowest_band
+from .stats.rules import Comparison, foresee, narrowest_band, rarely
 from .text.quantity import format_percent, format_value, rounded_up_band
 from .verdict import session_logs
 
@@ -50,10 +52,16 @@ def recorded_band(stored: StoredMetric, others: Iterable[StoredMetric], replicat
     if metric.kind == "quality":  # answers are right or wrong, whatever time they took
         return RecordedBand(metric.tolerance, metric.tolerance, ())
 
-    unchanged = foreseen(stored, others, replicates, looks)
+    newest = cards_of(stored.current[-1].telemetry)
+    here, beside = stored, others
+    if newest:  # a run that meets only sessions of other cards has a band for that: see gate.other_cards
+        here = on_cards(stored, newest) or stored
+        beside = [own for other in others if (own := on_cards(other, newest)) is not None]
+
+    unchanged = foreseen(here, beside, replicates, looks)
     kept = metric.tolerance
     if math.expm1(unchanged.hi) >= metric.tolerance:
-        kept = min(WIDEST, rounded_up_band(narrowest_band(unchanged)))
+        kept = min(WIDEST, can_keep(here, unchanged))
 
     why = _why(stored, math.sqrt(unchanged.noise.process.value), is_noisy=kept > metric.tolerance)
     return RecordedBand(metric.tolerance, kept, tuple(why))
@@ -70,7 +78,25 @@ def foreseen(stored: StoredMetric, others: Iterable[StoredMetric], replicates: i
     alike = [other for other in others if not cards or one_set_of_cards(other) == cards]
     peers = [other for other in alike if class_of(other, same_cards=bool(cards)) == found]
     fitted = class_noise([Spread.of(session_logs(each)) for each in (stored, *peers)], found)
-    return foresee(replicates, session_logs(stored), fitted, looks)
+    return foresee([replicates], session_logs(stored), fitted, looks)
+
+
+def can_keep(stored: StoredMetric, unchanged: Comparison) -> float:
+    """A band that `stored` can keep, a fraction; `unchanged` as it was `foreseen`."""
+    found = class_of(stored, same_cards=bool(one_set_of_cards(stored)))
+    return rounded_up_band(narrowest_band(unchanged, rarely(found)))
+
+
+def band_ahead(stored: StoredMetric, unchanged: Comparison) -> float:
+    """The band in force in the run that is `foreseen`, a fraction: where the sessions are of several cards, the run is
+    taken to be on others.
+    """
+    own, cards = stored.metric.tolerance, cards_of_sessions(stored)
+    if len(cards) < 2 or not all(cards):
+        return own
+
+    differ = unchanged.noise.session_sd
+    return on_other_cards(own, unchanged, differ, rarely(class_of(stored, same_cards=False)), fixed=False).band
 
 
 def _why(stored: StoredMetric, process_sd: float, *, is_noisy: bool) -> Iterable[str]:

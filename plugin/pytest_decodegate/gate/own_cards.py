@@ -28,9 +28,20 @@ def on_cards(stored: StoredMetric, cards: frozenset[str]) -> StoredMetric | None
     return replace(stored, sessions=sessions, accepted=None) if sessions else None
 
 
+def ran_elsewhere(stored: StoredMetric, cards: frozenset[str]) -> bool:
+    """Whether all sessions that gate know their cards, and none ran on just those that are measured, `cards`."""
+    known = cards_of_sessions(stored)
+    return bool(cards) and all(known) and cards not in known
+
+
+def cards_of_sessions(stored: StoredMetric) -> set[frozenset[str]]:
+    """The cards of each session that gates; an empty set of one that does not know them."""
+    return {cards_of(session.telemetry) for session in stored.current}
+
+
 def one_set_of_cards(*sides: StoredMetric) -> frozenset[str]:
     """The cards that all sessions of `sides` that gate ran on; none where these differ, or are not known."""
-    known = {cards_of(session.telemetry) for side in sides for session in side.current}
+    known = set().union(*map(cards_of_sessions, sides))
     return known.pop() if len(known) == 1 else frozenset()
 
 

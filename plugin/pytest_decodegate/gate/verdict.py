@@ -18,7 +18,8 @@ from .evidence import quality, speculation
 from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_findings
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .own_cards import class_of, on_cards, one_set_of_cards
+from .other_cards import OtherCards, on_other_cards
+from .own_cards import class_of, on_cards, one_set_of_cards, ran_elsewhere
 from .published import (
     MODEL,
     decide_by_band,
@@ -28,13 +29,14 @@ from .published import (
     renamed,
     unpublished,
 )
-from .stats.noise import Spread, mean
-from .stats.rules import Settlement, Weighed, compare, decide, settle, worse_logs
+from .stats.noise import Spread, class_noise, mean
+from .stats.rules import Settlement, Weighed, compare, decide, foresee, rarely, settle, worse_logs
 from .text.quantity import format_percent
 
 if TYPE_CHECKING:
     from ..baseline.schema import Baseline, StoredMetric
     from ..baseline.selection import Selection
+    from .stats.recorded import NoiseClass
 
 
 class Verdict(StrEnum):
@@ -114,8 +116,9 @@ class Basis:
     level: what one replicate is. replicates: pairs if the reference is a stack. looks: planned at this metric.
     sessions, new_sessions: of the base and of what was measured, which is one unless it was stored. session_noise:
     standard deviation between sessions that was used, a fraction; assumed when there are few. pair_noise: of one pair.
-    same_cards: whether all its sessions ran on the very cards that were measured. streams: whether it was weighed as a
-    kernel that is as fast as the memory of its card.
+    same_cards: whether all its sessions ran on the very cards that were measured. foreign_cards: whether all are known
+    to have run on others. streams: whether it was weighed as a kernel that is as fast as the memory of its card.
+    fixed_band: whether the user set the band, so that no cards widen it.
     unpublished: what a published figure does not say; None where the baseline was recorded. elsewhere: whether it names
     no part of a stack, so that the metric is shown beside it and gated by nothing.
     baseline: its file. choice: why this one, and what else was there.
@@ -129,7 +132,9 @@ class Basis:
     new_sessions: int = 1
     session_noise: float | None = None
     same_cards: bool = False
+    foreign_cards: bool = False
     streams: bool = False
+    fixed_band: bool = False
     pair_noise: float | None = None
     unpublished: tuple[str, ...] | None = None
     elsewhere: bool = False
@@ -179,6 +184,8 @@ class Judgement:
     settlement: what would have settled an INCONCLUSIVE metric, without its processes that are apart if there are some;
     None for other verdicts, and where the rest is settled.
     confirmation: what fresh replicates said of a change, None where there was none to confirm.
+    metric: with the band in force. other_cards: how it came to that where the metric was compared with sessions of
+    other cards alone, None otherwise.
     """
 
     metric: Metric
@@ -195,6 +202,7 @@ class Judgement:
     settlement: Settlement | None = None
     step: StepShare | None = None
     confirmation: Confirmation | None = None
+    other_cards: OtherCards | None = None
 
     @property
     def name(self) -> str:
@@ -210,11 +218,13 @@ def judge(
     wrong: str | None = None,
     looks: int = 1,
     notes: Sequence[Finding] = (),
+    fixed_band: bool = False,
 ) -> Judgement:
     """Judge a measurement; the first that holds wins: wrong, invalid, no baseline, confounded, then the statistics.
 
     invalid: rules that watchers and workloads saw broken; those that samples show are added here.
     wrong: how the numbers are wrong. looks: planned looks at this metric, a key of LOOK_LEVELS. notes: of the source.
+    fixed_band: whether the user set the band of the metric, which is then in force on whatever cards.
     """
     judgement = Judgement(
         metric=measurement.metric,
@@ -223,6 +233,7 @@ def judge(
             measurement.level,
             len(measurement.replicates),
             looks=looks,
+            fixed_band=fixed_band,
             baseline=selection.baseline.path if selection.baseline else None,
             choice=selection.choice,
         ),
@@ -277,6 +288,8 @@ def judge(
     own = on_cards(stored, selection.cards)
     if own is not None:
         stored, judgement = own, _on_own_cards(judgement, own, stored)
+    elif ran_elsewhere(stored, selection.cards):
+        judgement = replace(judgement, basis=replace(judgement.basis, foreign_cards=True))
 
     compared = _at_one_clock(_compared(judgement, measurement, stored, baseline), measurement, stored)
     return with_apart(compared, lambda: _weigh(judgement, rest_of(measurement), rest_of_stored(stored), baseline))
@@ -415,9 +428,13 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     ]
     new = worse_logs(measurement.values, metric.better)
     comparison = compare(new, sessions, peers, found, judgement.basis.looks)
+    other_cards = _on_other_cards(judgement, sessions, peers, found)
+    metric = replace(metric, tolerance=other_cards.band) if other_cards else metric
     outcome = decide(comparison, metric.tolerance)
     return replace(
         judgement,
+        metric=metric,
+        other_cards=other_cards,
         verdict=Verdict(outcome),
         basis=replace(
             judgement.basis,
@@ -432,6 +449,22 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
             *stored_findings(stored, "stored session"),
         ),
         settlement=settle(comparison, metric.tolerance) if outcome == "INCONCLUSIVE" else None,
+    )
+
+
+def _on_other_cards(
+    judgement: Judgement, sessions: Sequence[Sequence[float]], peers: Sequence[Spread], found: NoiseClass
+) -> OtherCards | None:
+    """The band in force where all stored `sessions` are of other cards, and only there; they alone decide it."""
+    basis = judgement.basis
+    if not basis.foreign_cards:
+        return None
+
+    fitted = class_noise([Spread.of(sessions), *peers], found)
+    # As many processes as were recorded last: the band is the same at every look.
+    unchanged = foresee([len(sessions[-1])], sessions, fitted, basis.looks)
+    return on_other_cards(
+        judgement.metric.tolerance, unchanged, unchanged.noise.session_sd, rarely(found), fixed=basis.fixed_band
     )
 
 

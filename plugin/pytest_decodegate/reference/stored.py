@@ -184,6 +184,7 @@ class StoredReference:
             wrong=taken.wrong,
             looks=looks,
             notes=[*taken.notes, *starts, *self.leftovers()],
+            fixed_band=self.settings.sets_band(metric.name),
         )
         return self.material(judgement)
 

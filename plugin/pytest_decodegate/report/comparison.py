@@ -10,7 +10,7 @@ from ..compare.pairs import Alone, BaselinePair, Compared
 from ..compare.standing import StandingDifference
 from ..gate.published import without_numbers
 from ..gate.text.advice import advice
-from ..gate.text.explain import explain, not_covered
+from ..gate.text.explain import explain, not_covered, notes_of, wider_bands
 from ..gate.verdict import Judgement, Verdict
 from ..machine.provenance import Difference, unknown_on_both
 from ..machine.reach import reach
@@ -108,6 +108,7 @@ def _notes(pair: BaselinePair, only: Callable[[Iterable[str]], str]) -> Iterator
         yield f"the same sessions on both sides, which show nothing and are not judged: {only(pair.same)}"
 
     yield from _asides(pair)
+    yield from wider_bands(pair.judgements)
     yield from not_covered(pair.judgements)
     yield from _together(pair.judgements)
 
@@ -117,7 +118,7 @@ def _asides(pair: BaselinePair) -> Iterator[str]:
     shared = sum(difference.standing in ("declared", "allowed") for difference in pair.found)
     known: dict[str, list[str]] = {}
     for judgement in pair.judgements:
-        if judgement.verdict.passes and (own := (*judgement.notes, *judgement.changed[shared:])):
+        if judgement.verdict.passes and (own := (*notes_of(judgement), *judgement.changed[shared:])):
             for text in own:
                 known.setdefault(text, []).append(judgement.metric.name)
 

@@ -12,7 +12,7 @@ from ..gate.decision import BY_WEIGHT, Answer, Ground, Resolution, counted_as, d
 from ..gate.result import Failed, Result, spreads
 from ..gate.run import Run
 from ..gate.text.advice import advice
-from ..gate.text.explain import explain, not_covered
+from ..gate.text.explain import explain, not_covered, wider_bands
 from ..gate.verdict import Judgement, geometric_mean
 from ..machine.cards import gpus_seen
 from ..machine.provenance import ABSENT, Difference
@@ -171,7 +171,8 @@ def _facts(run: Run, about: RunFacts, resolutions: Sequence[Resolution]) -> Iter
 
 def _of_run(run: Run, about: RunFacts, grounds: Sequence[Ground]) -> Group:
     results = run.results
-    uncovered = not_covered(result.judgement for result in results)
+    judgements = [result.judgement for result in results]
+    uncovered = (*wider_bands(judgements), *not_covered(judgements))
     return Group(
         title=about.machine_class or "metrics",
         outcomes=tuple(run.outcomes),

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..gate.decision import named
-from ..gate.text.explain import not_covered
+from ..gate.text.explain import not_covered, notes_of, wider_bands
 from ..gate.verdict import UNFIT, Verdict
 from ..machine.reach import reasons
 from .ranks import rank_tables
@@ -84,7 +84,8 @@ def _write_table(reporter: TerminalReporter, summary: Summary) -> None:
 def _said(summary: Summary, *, verbose: bool) -> Iterator[str]:
     """What is said of the metrics besides their rows: what they were compared with, what to know of them."""
     results = summary.run.results
-    uncovered = tuple(not_covered(result.judgement for result in results))
+    judgements = [result.judgement for result in results]
+    uncovered = (*wider_bands(judgements), *not_covered(judgements))
     if verbose:
         yield from (*chosen(results), *untouched(results), *noted(results), *uncovered, *_beside(summary))
         return
@@ -133,7 +134,7 @@ def untouched(results: Sequence[Result]) -> list[str]:
 
 def noted(results: Sequence[Result]) -> list[str]:
     """What a reader should know of metrics that passed, too: "note: marlin_moe[m=8]: a kernel appeared: ..."."""
-    return [f"note: {result.name}: {note}" for result in results for note in result.judgement.notes]
+    return [f"note: {result.name}: {note}" for result in results for note in notes_of(result.judgement)]
 
 
 def together(results: Sequence[Result]) -> Iterator[str]:

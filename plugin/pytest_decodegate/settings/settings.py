@@ -57,8 +57,15 @@ class Settings:
 
     def tolerance(self, metric: str, own: float) -> float:
         """The band of `metric`: the last matching line of the ini option perf_tolerance, else its own."""
-        matching = [band for pattern, band in self.tolerances if matches(pattern, metric)]
+        matching = self._bands(metric)
         return matching[-1] if matching else own
+
+    def sets_band(self, metric: str) -> bool:
+        """Whether a line of the ini option perf_tolerance gives the band of `metric`: then it holds on all cards."""
+        return bool(self._bands(metric))
+
+    def _bands(self, metric: str) -> list[float]:
+        return [band for pattern, band in self.tolerances if matches(pattern, metric)]
 
     @property
     def attached(self) -> bool:

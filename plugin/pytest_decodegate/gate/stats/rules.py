@@ -26,6 +26,9 @@ MOST_SESSIONS = 10
 RARELY = 0.0005
 """How seldom an unchanged metric may fail to pass by chance, so that a hundred of them pass together."""
 
+RARELY_TOGETHER = 0.005
+"""The same of metrics that one number of their session moves: they fail together, and count as one."""
+
 
 class Interval(Protocol):
     """A log change with its interval, + is worse."""
@@ -54,6 +57,22 @@ class Weighed(Interval, Protocol):
 
     @property
     def p_worse(self) -> float: ...  # noqa: D102 - as above
+
+
+class Foreseen(Protocol):
+    """What an unchanged run would give, on the log scale. hi: as of an Interval. error, df: of the change."""
+
+    @property
+    def hi(self) -> float: ...  # noqa: D102 - described above
+
+    @property
+    def error(self) -> float: ...  # noqa: D102 - as above
+
+    @property
+    def df(self) -> float: ...  # noqa: D102 - as above
+
+    def reach(self, level: float) -> float:
+        """How far chance moves the change to one side, but for a share `level` of all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,22 +193,27 @@ def compare_sessions(new: Sessions, base: Sessions, own: Spread, fitted: ClassNo
     )
 
 
-def foresee(count: int, base: Sessions, fitted: ClassNoise, looks: int) -> Comparison:
-    """The comparison that an unchanged run of `count` processes would give: its `hi` is what can be resolved.
+def foresee(new_counts: Sequence[int], base: Sessions, fitted: ClassNoise, looks: int) -> Comparison:
+    """The comparison that unchanged sessions (a run is one) would give: its `hi` is what can be resolved.
 
-    fitted: to the stored sessions of the class of the metric.
+    new_counts: processes of each. fitted: to the stored sessions of the class of the metric.
 
     A band that is not wider cannot be shown to hold; a smaller change cannot be told from noise.
     """
-    return Comparison(0.0, fitted.of(Spread.of(base)), (count,), tuple(map(len, base)), looks)
+    return Comparison(0.0, fitted.of(Spread.of(base)), tuple(new_counts), tuple(map(len, base)), looks)
 
 
-def narrowest_band(foreseen: Comparison) -> float:
-    """The narrowest band, as a fraction, in which a metric stays when nothing changes; `foreseen` by `foresee`.
+def narrowest_band(foreseen: Foreseen, rarely: float) -> float:
+    """The narrowest band, as a fraction, in which a metric stays when nothing changes; `foreseen` as by `foresee`.
 
-    `hi` has to stay inside of it, and moves with a change that chance alone makes: further only RARELY.
+    `hi` has to stay inside of it, and moves with a change that chance alone makes: further only as `rarely` as said.
     """
-    return math.expm1(foreseen.hi + foreseen.reach(RARELY))
+    return math.expm1(foreseen.hi + foreseen.reach(rarely))
+
+
+def rarely(found: NoiseClass) -> float:
+    """How seldom an unchanged metric of a class may fail to pass by chance."""
+    return RARELY_TOGETHER if found.streams else RARELY
 
 
 def decide(comparison: Interval, tolerance: float) -> Outcome:

@@ -9,8 +9,9 @@ from typing import Final
 from ...machine.reach import reasons
 from ...metric import Level
 from ..materiality import is_not_material
+from ..other_cards import OtherCards
 from ..stats.recorded import noise_class, recorded
-from ..verdict import Confirmation, Judgement, Verdict
+from ..verdict import BY_STATISTICS, Confirmation, Judgement, Verdict
 from .advice import advice
 from .quantity import format_band, format_percent, format_value
 
@@ -53,9 +54,44 @@ def explain_briefly(judgement: Judgement, other: str) -> str:
     return f"{judgement.name}: {judgement.verdict}: {headline(judgement)}\n  for the same reasons as {other}, see there"
 
 
+def notes_of(judgement: Judgement) -> tuple[str, ...]:
+    """What a reader should know of a metric whatever its verdict is, its band last where that is not its own."""
+    known = judgement.other_cards
+    return (*judgement.notes, *([_wider(known)] if known and known.is_wider else []))
+
+
+def wider_bands(judgements: Iterable[Judgement]) -> list[str]:
+    """One line for the metrics of a run that are judged in wider bands, with the widest; none where there are none."""
+    judged = [judgement for judgement in judgements if judgement.verdict in BY_STATISTICS]
+    wider = [judgement for judgement in judged if judgement.other_cards and judgement.other_cards.is_wider]
+    if not wider:
+        return []
+
+    most = max(wider, key=lambda each: each.metric.tolerance)
+    many = f"{len(wider)} of {len(judged)} metrics are judged in wider bands, up to {_band(most)} for {most.name}"
+    return [f"{many}, since no stored session is of these cards: record on this host"]
+
+
+def _band(judgement: Judgement) -> str:
+    """The band in force, and the metric's own where that is another."""
+    band = format_band(judgement.metric.tolerance)
+    known = judgement.other_cards
+    return f"{band} (its own is {format_band(known.own)})" if known and known.is_wider else band
+
+
+def _wider(known: OtherCards) -> str:
+    """Why the band is not the metric's own."""
+    differ = format_percent(known.differ, signed=False)
+    more = f"; {format_band(known.kept)} is what an unchanged metric keeps there" if known.kept > known.band else ""
+    return (
+        f"band {format_band(known.band)} instead of {format_band(known.own)}: recorded on other cards, which differ by "
+        f"{differ}; record here for {format_band(known.own)}{more}"
+    )
+
+
 def headline(judgement: Judgement) -> str:
     """The finding in one line, without the name and the verdict."""
-    band = format_band(judgement.metric.tolerance)
+    band = _band(judgement)
     match judgement.verdict:
         case Verdict.PASS if judgement.numbers.change is None:
             return "answers like the baseline, as far as that agrees with itself"
@@ -127,7 +163,7 @@ def _details(judgement: Judgement) -> Iterator[str]:
         yield f"of {share.step}: {format_percent(share.change)} of its time, at worst {format_percent(share.worst)}"
 
     yield from (f"- {reason}" for reason in judgement.reasons)
-    yield from (f"note: {note}" for note in judgement.notes)
+    yield from (f"note: {note}" for note in notes_of(judgement))
     yield from (f"changed: {change}" for change in judgement.changed)
     for reason, found in reasons(judgement.harmless).items():
         yield f"differs and cannot touch it: {'; '.join(map(str, found))} ({reason})"

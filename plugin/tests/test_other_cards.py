@@ -1,0 +1,181 @@
+"""Hosts that did not record: the band in which an unchanged metric is green there, and that it is said to be wider."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from card_sessions import GEMM, baseline, judged, measured, session
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_decodegate.baseline.schema import Baseline, StoredMetric
+from pytest_decodegate.compare.pairs import compare_baselines
+from pytest_decodegate.compare.standing import Terms
+from pytest_decodegate.gate.bands import band_ahead, foreseen, recorded_band
+from pytest_decodegate.gate.decision import decide_all
+from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
+from pytest_decodegate.gate.other_cards import MOST_WIDER, WIDEST, on_other_cards
+from pytest_decodegate.gate.own_cards import ran_elsewhere
+from pytest_decodegate.gate.result import Result
+from pytest_decodegate.gate.stats.noise import Noise, Variance
+from pytest_decodegate.gate.stats.rules import RARELY, Comparison
+from pytest_decodegate.gate.text.explain import explain, headline, notes_of, wider_bands
+from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.report.fields import as_json
+from pytest_decodegate.settings.settings import read_settings
+
+STREAMING = 0.9
+"""Share of the memory's ceiling."""
+
+
+def recorded(*levels: float, share: float = STREAMING) -> Baseline:
+    """A kernel that other cards recorded, each one session."""
+    return baseline(*(session(n, level, f"GPU-{n}", share=share) for n, level in enumerate(levels, 1)))
+
+
+def test_an_unchanged_kernel_is_green_on_a_card_whose_memory_is_slower() -> None:
+    base = recorded(1.0, 1.001)
+    there = judged(base, 1.02, "GPU-9")
+    assert there.verdict is Verdict.PASS
+    assert there.metric.tolerance > GEMM.tolerance
+    assert there.other_cards is not None
+    assert (there.other_cards.own, there.other_cards.band) == (GEMM.tolerance, there.metric.tolerance)
+    assert (there.basis.foreign_cards, there.basis.streams) == (True, True)
+    assert measured(1.02).metric.tolerance == GEMM.tolerance, "what is recorded keeps the band of its test"
+
+
+def test_half_again_as_much_as_the_wider_band_is_slower() -> None:
+    band = judged(recorded(1.0, 1.001, 1.002), 1.0, "GPU-9").metric.tolerance
+    assert judged(recorded(1.0, 1.001, 1.002), 1 + 1.5 * band, "GPU-9").verdict is Verdict.REGRESSED
+
+
+def test_on_a_card_that_recorded_and_where_nobody_knows_the_cards_the_band_is_its_own() -> None:
+    base = recorded(1.0, 1.001)
+    for cards in (("GPU-1",), ()):
+        here = judged(base, 1.025, *cards)
+        assert here.metric.tolerance == GEMM.tolerance
+        assert here.other_cards is None
+        assert here.verdict is not Verdict.PASS
+
+    nameless = baseline(session(1, 1.0, share=STREAMING), session(2, 1.0, "GPU-2", share=STREAMING))
+    assert judged(nameless, 1.0, "GPU-9").other_cards is None, "one session may be of these very cards"
+
+
+def test_the_users_band_is_the_users_word() -> None:
+    own = judged(recorded(1.0), 1.015, "GPU-9", fixed_band=True)
+    assert own.verdict is Verdict.INCONCLUSIVE
+    assert own.metric.tolerance == GEMM.tolerance
+    assert own.other_cards is not None
+    assert not own.other_cards.is_wider
+
+
+def test_a_line_of_the_ini_option_is_such_a_word(pytester: pytest.Pytester) -> None:
+    settings = read_settings(pytester.parseconfigure("-operf_tolerance=gem* = 2%"))
+    assert settings.sets_band("gemm")
+    assert not settings.sets_band("other")
+
+
+@given(st.floats(0.5, 2.0))
+def test_nothing_that_the_run_measures_widens_the_band(level: float) -> None:
+    base = recorded(1.0, 1.004)
+    assert judged(base, level, "GPU-9").other_cards == judged(base, 1.0, "GPU-9").other_cards
+
+
+def unchanged(session_sd: float, process_sd: float = 0.001) -> Comparison:
+    noise = Noise(Variance(session_sd**2, 8.0), Variance(process_sd**2, 20.0))
+    return Comparison(0.0, noise, (5,), (5,), 2)
+
+
+fractions = st.floats(0.001, 0.5)
+
+
+@given(fractions, st.floats(0, 0.1), st.floats(0, 0.1), st.booleans())
+def test_a_band_is_widened_so_far_and_never_narrowed(own: float, quiet: float, more: float, fixed: bool) -> None:
+    found, noisier = (on_other_cards(own, unchanged(sd), sd, RARELY, fixed=fixed) for sd in (quiet, quiet + more))
+    assert own <= found.band <= noisier.band <= max(own, min(MOST_WIDER * own, WIDEST))
+    assert found.kept <= noisier.kept
+    assert found.is_wider == (found.band > own)
+    if fixed:
+        assert noisier.band == own
+    elif found.is_wider:
+        assert found.band <= found.kept
+
+
+@given(
+    st.lists(st.sampled_from("ab"), max_size=2, unique=True), st.lists(st.sampled_from("ab"), max_size=2, unique=True)
+)
+def test_elsewhere_is_where_all_cards_are_known_and_none_of_the_sets_is_the_same(
+    old: list[str], new: list[str]
+) -> None:
+    stored = StoredMetric(GEMM, (session(1, 1.0, *old),))
+    assert ran_elsewhere(stored, frozenset(new)) == (bool(old) and bool(new) and set(old) != set(new))
+
+
+def test_it_is_said_in_the_line_in_a_note_in_the_json_and_once_for_the_run() -> None:
+    there = judged(recorded(1.0, 1.001), 1.0, "GPU-9")
+    band = f"{100 * there.metric.tolerance:g} %"
+    assert f"stays inside the band of {band} (its own is 2 %)" in headline(there)
+    (note,) = [note for note in notes_of(there) if note.startswith("band")]
+    assert note.startswith(f"band {band} instead of 2 %: recorded on other cards, which differ by 0.")
+    assert note.endswith("record here for 2 %")
+    assert f"note: {note}" in explain(there)
+
+    fields = as_json(Result("t", there))
+    assert fields["tolerance"] == there.metric.tolerance
+    assert isinstance(known := fields["other_cards"], dict)
+    assert known["own"] == GEMM.tolerance
+
+    here = judged(recorded(1.0, 1.001), 1.0, "GPU-1")
+    assert wider_bands([here]) == []
+    (line,) = wider_bands([here, there])
+    assert line.startswith(f"1 of 2 metrics are judged in wider bands, up to {band} (its own is 2 %) for gemm, since")
+    assert line.endswith("no stored session is of these cards: record on this host")
+
+
+def test_a_band_that_even_the_widest_cannot_stand_for_is_said_to_be_too_narrow() -> None:
+    there = judged(recorded(1.0, 1.001), 1.0, "GPU-9")
+    assert there.other_cards is not None
+    narrow = replace(there, other_cards=replace(there.other_cards, kept=0.09))
+    assert notes_of(narrow)[-1].endswith("; 9 % is what an unchanged metric keeps there")
+
+
+def test_what_a_run_could_have_seen_goes_by_the_band_in_force() -> None:
+    there = judged(recorded(1.0, 1.001), 1.0, "GPU-9")
+    (seen,) = decide_all([Result("t", there)]).resolutions
+    assert seen.worst > there.metric.tolerance
+    assert not is_not_material(weighed(there, {"gemm": StepWeight("step", 0.001)}))
+
+
+def compared(base: Baseline, new: Baseline) -> Judgement:
+    return compare_baselines(base, new, Terms()).judgements[0]
+
+
+def test_two_files_of_different_cards_are_compared_in_the_wider_band() -> None:
+    base = recorded(1.0, 1.001)
+    other = baseline(session(7, 1.02, "GPU-7", share=STREAMING), session(8, 1.019, "GPU-8", share=STREAMING))
+    there = compared(base, other)
+    assert there.verdict is Verdict.PASS
+    assert there.other_cards is not None
+    assert there.other_cards.is_wider
+    assert there.basis.foreign_cards
+
+    mixed = baseline(session(7, 1.02, "GPU-7", share=STREAMING), session(8, 1.019, "GPU-1", share=STREAMING))
+    assert compared(base, mixed).other_cards is None
+    unknown = baseline(session(7, 1.02, share=STREAMING))
+    assert compared(base, unknown).metric.tolerance == GEMM.tolerance
+
+
+def test_what_is_recorded_has_a_band_that_its_own_cards_can_keep() -> None:
+    """Sessions of other cards, which differ by more, are no base on these."""
+    stored = recorded(1.0, 1.03, 0.98).metrics
+    band = recorded_band(stored["gemm"], [stored["other"]], 20, 2)
+    assert band.is_kept
+    assert band.kept == GEMM.tolerance
+
+
+def test_a_run_to_come_is_foreseen_in_the_band_in_force_on_cards_that_did_not_record() -> None:
+    several, one = recorded(1.0, 1.03).metrics, baseline(session(1, 1.0, "GPU-1", share=STREAMING)).metrics
+    for stored, wider in ((several, True), (one, False)):
+        ahead = foreseen(stored["gemm"], [stored["other"]], 5, 2)
+        assert (band_ahead(stored["gemm"], ahead) > GEMM.tolerance) is wider
