@@ -8,20 +8,26 @@ import pytest
 from card_sessions import GEMM, baseline, judged, measured, session
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import result
 
 from pytest_decodegate.baseline.schema import Baseline, StoredMetric
 from pytest_decodegate.compare.pairs import compare_baselines
 from pytest_decodegate.compare.standing import Terms
+from pytest_decodegate.gate import shift
 from pytest_decodegate.gate.bands import band_ahead, foreseen, recorded_band
 from pytest_decodegate.gate.decision import decide_all
+from pytest_decodegate.gate.joint import joint_band
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
-from pytest_decodegate.gate.other_cards import MOST_WIDER, WIDEST, on_other_cards
+from pytest_decodegate.gate.other_cards import MOST_WIDER, WIDEST, OtherCards, on_other_cards
 from pytest_decodegate.gate.own_cards import ran_elsewhere
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.noise import Noise, Variance
 from pytest_decodegate.gate.stats.rules import RARELY, Comparison
+from pytest_decodegate.gate.stats.together import JointChange, JointPart, common_shift, joint_error
 from pytest_decodegate.gate.text.explain import explain, headline, notes_of, wider_bands
-from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
+from pytest_decodegate.gate.whole_step import judge_step, step_change
+from pytest_decodegate.metric import Metric
 from pytest_decodegate.report.fields import as_json
 from pytest_decodegate.settings.settings import read_settings
 
@@ -179,3 +185,79 @@ def test_a_run_to_come_is_foreseen_in_the_band_in_force_on_cards_that_did_not_re
     for stored, wider in ((several, True), (one, False)):
         ahead = foreseen(stored["gemm"], [stored["other"]], 5, 2)
         assert (band_ahead(stored["gemm"], ahead) > GEMM.tolerance) is wider
+
+
+# --- what metrics say together
+
+
+def part(name: str, change: float, *, streams: bool, other_cards: OtherCards | None) -> Judgement:
+    numbers = Numbers(1e-5 * (1 + change), 1e-5, change, -0.01, 0.01, standard_error=0.006)
+    basis = Basis("gang", 5, sessions=1, streams=streams, foreign_cards=other_cards is not None)
+    metric = Metric(name, "s", "kernel", 0.02)
+    return Judgement(metric, Verdict.PASS, basis, numbers, other_cards=other_cards)
+
+
+def parts(change: float, *, streams: bool, elsewhere: bool = True) -> list[Judgement]:
+    known = OtherCards(0.02, 0.05, 0.05, 0.006, 0.006, 8.0) if elsewhere else None
+    return [part(f"k{n}", change, streams=streams, other_cards=known) for n in range(20)]
+
+
+WEIGHTS = {f"k{n}": 1.0 for n in range(20)}
+
+
+def test_kernels_that_one_memory_moves_do_not_average_out_in_a_step() -> None:
+    apart, in_step = (step_change(parts(0.0, streams=streams), WEIGHTS) for streams in (False, True))
+    assert in_step.error == pytest.approx((0.006**2 + apart.error**2 - 0.006**2 / 20) ** 0.5, rel=1e-6)
+    assert in_step.df < apart.df
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 0.1), st.booleans()), min_size=2, max_size=20))
+def test_an_error_is_between_what_averages_out_and_what_adds_up(of: list[tuple[float, float, bool]]) -> None:
+    weighed_parts = [(weight, JointPart(error, 8.0, in_step)) for weight, error, in_step in of]
+    error, df = joint_error(weighed_parts, 0.0)
+    least, most = (
+        joint_error([(weight, replace(one, in_step=in_step)) for weight, one in weighed_parts], 0.0)[0]
+        for in_step in (False, True)
+    )
+    assert least <= error * (1 + 1e-9)
+    assert error <= most * (1 + 1e-9)
+    assert df > 0
+
+
+def test_a_step_of_an_unchanged_host_with_slower_memory_is_green_and_the_users_band_holds() -> None:
+    slower = parts(0.009, streams=True)
+    sums = 20e-5, 20e-5 * 1.009
+    there = judge_step("decode_step[tp=1,m=1]", slower, WEIGHTS, sums)
+    assert there.verdict is Verdict.PASS
+    assert there.other_cards is not None
+    assert there.metric.tolerance == there.other_cards.band > there.other_cards.own
+    assert any(note.startswith("band ") for note in notes_of(there))
+
+    own = judge_step("decode_step[tp=1,m=1]", slower, WEIGHTS, sums, lambda _, band: 0.01)
+    assert (own.metric.tolerance, own.verdict) == (0.01, Verdict.INCONCLUSIVE)
+    assert own.other_cards is not None
+    assert not own.other_cards.is_wider
+    here = judge_step("decode_step[tp=1,m=1]", parts(0.009, streams=False, elsewhere=False), WEIGHTS, sums)
+    assert (here.metric.tolerance, here.other_cards) == (0.01, None)
+
+
+def test_the_common_shift_follows_kernels_that_move_in_step_by_their_part_of_the_middle() -> None:
+    few = [JointPart(0.003, 8.0, n < 3) for n in range(20)]
+    none = [replace(one, in_step=False) for one in few]
+    changes = [0.0] * 20
+    pulled, free = common_shift(changes, few, 1), common_shift(changes, none, 1)
+    assert pulled is not None
+    assert free is not None
+    assert pulled.error == pytest.approx((free.error**2 + (3 / 20 * 0.003) ** 2) ** 0.5, rel=1e-6)
+
+
+def test_the_shift_of_kernels_on_other_cards_is_judged_in_a_band_that_it_keeps() -> None:
+    found = shift.judge_shift(parts(0.004, streams=True))
+    assert found.other_cards is not None
+    assert found.metric.tolerance == found.other_cards.band >= shift.BAND
+    assert shift.judge_shift(parts(0.0, streams=False, elsewhere=False)).other_cards is None
+
+
+def test_what_no_part_met_on_other_cards_is_judged_in_its_own_band() -> None:
+    here = [result("k", "PASS").judgement]
+    assert joint_band("x", 0.01, here, JointChange(0.0, 0.02, 9.0), None) == (0.01, None)

@@ -16,6 +16,7 @@ from pytest_decodegate.gate.stats.together import (
     SHARED_SESSION_SD,
     SHIFT_BAND,
     JointChange,
+    JointPart,
     common_shift,
     holm,
     settled,
@@ -70,7 +71,7 @@ def test_a_regression_that_holm_may_refuse_is_as_open_as_noise() -> None:
 
 
 def moved(changes: list[float], errors: list[float], sessions: int = 1) -> JointChange:
-    shift = common_shift(changes, errors, sessions)
+    shift = common_shift(changes, list(map(JointPart, errors)), sessions)
     assert shift is not None
     return shift
 
@@ -119,4 +120,4 @@ def test_scatter_that_errors_do_not_explain_widens_the_interval() -> None:
 
 
 def test_few_metrics_have_no_common_shift() -> None:
-    assert common_shift([0.1] * (LEAST_SHIFTED - 1), [0.001] * (LEAST_SHIFTED - 1), 1) is None
+    assert common_shift([0.1] * (LEAST_SHIFTED - 1), [JointPart(0.001)] * (LEAST_SHIFTED - 1), 1) is None

@@ -12,17 +12,15 @@ from typing import Final
 
 from ..cause import Finding
 from ..metric import Metric
+from .joint import BandOf, foreseen_noise_of, joint_band, noise_of
 from .stats.rules import decide
-from .stats.together import LEAST_SHIFTED, SHIFT_BAND, common_shift
+from .stats.together import LEAST_SHIFTED, SHIFT_BAND, JointChange, common_shift, error_of_shift
 from .verdict import Judgement, Numbers, Verdict, basis_together
 
 NAME: Final = "kernels_common_shift"
 
 BAND: Final = SHIFT_BAND
 """Tolerated of the shift, a fraction."""
-
-LEAST_ERROR: Final = 1e-6
-"""Of a kernel whose processes all gave one value: its weight stays finite."""
 
 
 def is_kernel(judgement: Judgement) -> bool:
@@ -39,20 +37,22 @@ def too_few(kernels: Sequence[Judgement]) -> str | None:
     return f"{len(kernels)} kernel(s) were judged; how far all move together is known from {LEAST_SHIFTED} on"
 
 
-def judge_shift(kernels: Sequence[Judgement], band: float = BAND) -> Judgement:
+def judge_shift(kernels: Sequence[Judgement], band_of: BandOf | None = None) -> Judgement:
     """The judgement of what `kernels` have in common: each of them is one, and there are not too few."""
-    errors = [max(kernel.numbers.standard_error or 0.0, LEAST_ERROR) for kernel in kernels]
     changes = [_worse_log(kernel) for kernel in kernels]
     # Two stacks in turn share their session; one is the side on which nothing is claimed that is not known.
     sessions = min(max(1, kernel.basis.sessions) for kernel in kernels)
-    found = common_shift(changes, errors, sessions)
+    found = common_shift(changes, list(map(noise_of, kernels)), sessions)
     assert found is not None
+    unchanged = JointChange(0.0, *error_of_shift(list(map(foreseen_noise_of, kernels)), sessions))
+    band, other_cards = joint_band(NAME, BAND, kernels, unchanged, band_of)
     metric = Metric(NAME, "s", "kernel", band, {"formula": "median of the kernels' log changes"})
     return Judgement(
         metric=metric,
         verdict=Verdict(decide(found, band)),
         basis=basis_together(kernels),
         numbers=Numbers().compared(metric, None, found),
+        other_cards=other_cards,
         notes=(Finding(f"{sum(change > 0 for change in changes)} of {len(kernels)} kernels moved for the worse"),),
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ..gate.joint import BandOf
 from ..gate.verdict import Judgement
-from ..gate.whole_step import BAND, base_level, judge_step, measured_level
+from ..gate.whole_step import base_level, judge_step, measured_level
 from .attribution import Attribution, attribute, of_ledger
 from .ledger import Ledger, Part, Time, ledger, parts, weights
 
@@ -27,26 +28,24 @@ def step_name(ranks: int, tokens: int) -> str:
     return f"decode_step[tp={ranks},m={tokens}]"
 
 
-def whole_steps(
-    judgements: Iterable[Judgement], tolerance: Callable[[str, float], float] | None = None
-) -> Iterator[Judgement]:
-    """The judgement of each step of which every part was judged; of one name the last judgement counts.
-
-    tolerance: the band of a metric, from its name and the band that it has by itself; None leaves it that one.
-    """
+def whole_steps(judgements: Iterable[Judgement], band_of: BandOf | None = None) -> Iterator[Judgement]:
+    """The judgement of each step of which every part was judged; of one name the last judgement counts."""
     judged = {each.name: each for each in judgements if each.verdict.judged}
     for ranks in reversed(RANKS):
         for tokens in TOKENS:
             needed, name = parts(ranks, tokens), step_name(ranks, tokens)
             if all(part.metric in judged for part in needed):
-                yield _step(name, needed, judged, tolerance(name, BAND) if tolerance else BAND)
+                yield step_of(name, needed, judged, band_of)
 
 
-def _step(name: str, needed: Sequence[Part], judged: Mapping[str, Judgement], band: float) -> Judgement:
+def step_of(
+    name: str, needed: Sequence[Part], judged: Mapping[str, Judgement], band_of: BandOf | None = None
+) -> Judgement:
+    """The judgement of the step `name` that is made of `needed`, all of which were judged."""
     base, new = _ledgers(needed, judged)
     counts = weights(base)
     used = [judged[metric] for metric, count in counts.items() if count]
-    return judge_step(name, used, counts, (base.seconds, new.seconds), band)
+    return judge_step(name, used, counts, (base.seconds, new.seconds), band_of)
 
 
 def attributed(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Attribution]]:

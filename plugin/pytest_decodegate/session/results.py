@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from ..gate.decision import Decision
+    from ..gate.joint import BandOf
     from ..gate.result import Result
     from ..measure.source import Progress
     from ..metric import Metric
@@ -134,12 +135,12 @@ class Results:
             failure = self._failures.pop(report.nodeid, None)
             self._announce(failed(report, failure, advisory=advisory))
 
-    def end(self, exit_status: int, tolerance: Callable[[str, float], float]) -> Decision:
+    def end(self, exit_status: int, band_of: BandOf) -> Decision:
         """Tell what the metrics say together, how the run ended, and the answer to it; returns that.
 
-        tolerance: as of run_level.
+        band_of: as of run_level.
         """
-        for outcome in run_level(self.run.results, tolerance):
+        for outcome in run_level(self.run.results, band_of):
             self._announce(outcome)
 
         left_out = self.selected - len(self._begun)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..gate import shift
 from ..gate.decision import THE_RUN
+from ..gate.joint import BandOf
 from ..gate.result import Result, Skipped
 from ..profile.whole_steps import whole_steps
 
 
-def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float]) -> Iterator[Result | Skipped]:
+def run_level(results: Sequence[Result], band_of: BandOf) -> Iterator[Result | Skipped]:
     """Results that no test measures; where there are too few kernels, why nothing is known of their shift.
 
-    results: of all tests; of several tries of a metric the last counts. tolerance: the band of a metric, from its name
-    and the band that it has by itself.
+    results: of all tests; of several tries of a metric the last counts.
     """
     gating = {result.name: result for result in results if not (result.advisory or result.only_recorded)}
     last = list(gating.values())
@@ -22,6 +22,6 @@ def run_level(results: Sequence[Result], tolerance: Callable[[str, float], float
     if kernels and (why := shift.too_few(kernels)):
         yield Skipped(shift.NAME, why)
     elif kernels:
-        yield Result(THE_RUN, shift.judge_shift(kernels, tolerance(shift.NAME, shift.BAND)))
+        yield Result(THE_RUN, shift.judge_shift(kernels, band_of))
 
-    yield from (Result(THE_RUN, step) for step in whole_steps((each.judgement for each in last), tolerance))
+    yield from (Result(THE_RUN, step) for step in whole_steps((each.judgement for each in last), band_of))

@@ -9,7 +9,7 @@ from statistics import median
 
 from .looks import LOOK_LEVELS
 from .rules import Outcome
-from .student import t_quantile, t_upper_tail
+from .student import standard_error, t_quantile, t_upper_tail
 
 _LEVELS = LOOK_LEVELS[1]
 
@@ -69,22 +69,22 @@ def settled(outcome: Outcome, p_worse: float, metrics: int) -> bool:
 class JointChange:
     """How far several metrics have moved together: the median of their log changes, or that of their sum; + is worse.
 
-    error: standard error of `change`. metrics: how many it is of. It is looked at once. A Weighed.
+    error, df: standard error of `change`, and its degrees of freedom. It is looked at once. A Weighed, and a Foreseen.
     """
 
     change: float
     error: float
-    metrics: int
+    df: float
     lo: float = field(init=False)
     hi: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lo", self.change - self.error * t_quantile(1 - _LEVELS.worse, self._df))
-        object.__setattr__(self, "hi", self.change + self.error * t_quantile(1 - _LEVELS.stay, self._df))
+        object.__setattr__(self, "lo", self.change - self.reach(_LEVELS.worse))
+        object.__setattr__(self, "hi", self.change + self.reach(_LEVELS.stay))
 
-    @property
-    def _df(self) -> float:
-        return self.metrics - 1.0
+    def reach(self, level: float) -> float:
+        """How far chance moves the change to one side, but for a share `level` of all runs."""
+        return self.error * t_quantile(1 - level, self.df)
 
     @property
     def confidence(self) -> float:
@@ -94,29 +94,65 @@ class JointChange:
     @property
     def p_worse(self) -> float:
         """One-sided p of "not slower", as Comparison.p_worse."""
-        return min(1.0, t_upper_tail(self.change / self.error, self._df))
+        return min(1.0, t_upper_tail(self.change / self.error, self.df))
 
 
-def common_shift(changes: Sequence[float], errors: Sequence[float], sessions: int) -> JointChange | None:
+@dataclass(frozen=True, slots=True)
+class JointPart:
+    """The noise of one of several metrics that say something together.
+
+    error, df: standard error of its log change, + is worse, and its degrees of freedom. in_step: whether one number of
+    the session, how fast the memory of the card is, moves it and all others of which this holds.
+    """
+
+    error: float
+    df: float = math.inf
+    in_step: bool = False
+
+
+def joint_error(parts: Sequence[tuple[float, JointPart]], shared: float) -> tuple[float, float]:
+    """Standard error of a weighted sum of log changes, and its degrees of freedom; parts: each with its weight.
+
+    Noise of parts that move in step adds up, and that of the others averages out. shared: an error of the whole sum.
+    """
+    own = math.hypot(shared, *[weight * part.error for weight, part in parts if not part.in_step])
+    in_step = [(weight * part.error, part.df) for weight, part in parts if part.in_step]
+    terms = [(own**2, max(1.0, len(parts) - 1.0))]
+    if in_step:
+        terms.append((math.fsum([error for error, _ in in_step]) ** 2, min([df for _, df in in_step])))
+
+    return standard_error(terms)
+
+
+def common_shift(changes: Sequence[float], parts: Sequence[JointPart], sessions: int) -> JointChange | None:
     """The common shift of metrics of one kind; None of fewer than LEAST_SHIFTED.
 
-    changes: log changes, + is worse. errors: their standard errors, above zero. sessions: of the base, of the metric
-    with the fewest.
+    changes: log changes, + is worse. parts: their noise, errors above zero. sessions: of the base, of the metric with
+    the fewest.
     """
     if len(changes) < LEAST_SHIFTED:
         return None
 
     shift = median(changes)
-    shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions)
-    own = max(_error_of_median(errors), _scatter_of_median(changes, shift))
-    return JointChange(shift, math.hypot(own, shared), len(changes))
+    error, df = error_of_shift(parts, sessions, _scatter_of_median(changes, shift))
+    return JointChange(shift, error, df)
 
 
-def _error_of_median(errors: Sequence[float]) -> float:
-    """Standard error of the median of normal values with these standard errors: 1 over twice the sum of their densities
-    at the middle (Huber and Ronchetti, "Robust Statistics", 2009, chapter 3).
+def error_of_shift(parts: Sequence[JointPart], sessions: int, scatter: float = 0.0) -> tuple[float, float]:
+    """Standard error of the median of log changes, and its degrees of freedom; as of `common_shift`.
+
+    scatter: what the changes themselves say of it. The error of a median of normal values is 1 over twice the sum of
+    their densities at the middle (Huber and Ronchetti, "Robust Statistics", 2009, chapter 3), and it follows some of
+    them by their part of that sum.
     """
-    return math.sqrt(math.pi / 2) / math.fsum([1 / error for error in errors])
+    density = math.fsum([1 / part.error for part in parts])
+    own = max(math.sqrt(math.pi / 2) / density, scatter)
+    # Each weight times its error is the same: those in step pull the median by their number over the sum.
+    in_step = [(1 / part.error / density, part) for part in parts if part.in_step]
+    _, df = joint_error(in_step, 0.0) if in_step else (0.0, math.inf)
+    pull = len(in_step) / density
+    shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions)
+    return standard_error([(own**2 + shared**2, len(parts) - 1.0), (pull**2, df)])
 
 
 def _scatter_of_median(changes: Sequence[float], shift: float) -> float:

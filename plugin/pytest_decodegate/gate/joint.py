@@ -1,0 +1,53 @@
+"""What several judged metrics say together: how sure that is, and the band in which it is judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from .other_cards import OtherCards, on_other_cards
+from .stats.rules import RARELY_TOGETHER
+from .stats.together import JointChange, JointPart
+from .verdict import Judgement
+
+BandOf: TypeAlias = Callable[[str, float], float]
+"""The band of a metric, from its name and the one that it has by itself: the user's where one is set, else that."""
+
+LEAST_ERROR = 1e-6
+"""Of a metric whose processes all gave one value: its weight stays finite."""
+
+
+def noise_of(judgement: Judgement) -> JointPart:
+    """The noise of the change of a metric that was judged."""
+    return _part(judgement, judgement.numbers.standard_error or 0.0)
+
+
+def foreseen_noise_of(judgement: Judgement) -> JointPart:
+    """The same as the stored sessions foretell it on other cards; elsewhere as it was found."""
+    known = judgement.other_cards
+    return _part(judgement, known.error) if known else noise_of(judgement)
+
+
+def _part(judgement: Judgement, error: float) -> JointPart:
+    known = judgement.other_cards
+    return JointPart(max(error, LEAST_ERROR), known.df if known else math.inf, judgement.basis.streams)
+
+
+def joint_band(
+    name: str, own: float, parts: Sequence[Judgement], unchanged: JointChange, band_of: BandOf | None
+) -> tuple[float, OtherCards | None]:
+    """The band in force of what `parts` say together, and how it came to that if one of them met only other cards.
+
+    unchanged: what is foreseen of it there. band_of: the user has the last word; None is no word.
+    """
+    found = None
+    if any(part.other_cards for part in parts):
+        sessions = max(1, min(part.basis.sessions for part in parts))
+        differ = unchanged.error / math.sqrt(1 + 1 / sessions)
+        found = on_other_cards(own, unchanged, differ, RARELY_TOGETHER, fixed=False)
+
+    here = found.band if found else own
+    band = band_of(name, here) if band_of else here
+    return band, found if found is None or band == here else replace(found, own=band, band=band)
