@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from card_sessions import GEMM, baseline, judged, measured, session
@@ -261,3 +266,44 @@ def test_the_shift_of_kernels_on_other_cards_is_judged_in_a_band_that_it_keeps()
 def test_what_no_part_met_on_other_cards_is_judged_in_its_own_band() -> None:
     here = [result("k", "PASS").judgement]
     assert joint_band("x", 0.01, here, JointChange(0.0, 0.02, 9.0), None) == (0.01, None)
+
+
+# --- the shipped sessions
+
+
+@pytest.fixture
+def replay_sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    yield importlib.import_module("replay_sessions")
+    sys.modules.pop("replay_sessions")
+
+
+def test_the_shipped_sessions_of_each_host_pass_beside_those_of_the_others(
+    replay_sessions: ModuleType,
+) -> None:
+    found = list(replay_sessions.replays())
+    said = [judgement for each in found for judgement in (*each.metrics, *each.together)]
+    verdicts = [judgement.verdict for judgement in said]
+    assert verdicts.count(Verdict.PASS) >= replay_sessions.LEAST_PASS * len(verdicts)
+    assert Verdict.REGRESSED not in verdicts
+    assert {each.others for each in found} == {1, 2}
+    assert all(str(each.decision.answer) == "GO" for each in found)
+    assert min(len(each.metrics) for each in found) > 75
+    assert {judgement.name for judgement in found[0].together} >= {shift.NAME, "decode_step[tp=1,m=64]"}
+
+
+def test_one_metric_of_a_replayed_run_that_is_slower_is_found_and_it_alone(replay_sessions: ModuleType) -> None:
+    runs = [each.finds(index) for each in replay_sessions.replays() for index in range(0, len(each.metrics), 10)]
+    assert len(runs) > 70
+    assert sum(runs) >= replay_sessions.LEAST_FOUND * len(runs)
+
+
+def test_in_their_own_bands_the_same_sessions_would_not_all_pass(replay_sessions: ModuleType) -> None:
+    outside = [
+        judgement
+        for each in replay_sessions.replays()
+        for judgement in each.metrics
+        if judgement.numbers.hi >= judgement.other_cards.own
+    ]
+    assert {judgement.basis.streams for judgement in outside} >= {True}
+    assert len(outside) > 20
