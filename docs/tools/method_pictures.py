@@ -114,7 +114,9 @@ def finds() -> list[Finds]:
             cells = re.split(r"\s{2,}", line.strip())
             rows.setdefault(cells[0], cells)
 
-        found.extend(Finds(name, _percent(rows[name][6]), _percent(rows[name][8])) for name in metrics)
+        # Of two bands the last is in force on cards that did not record, where the least slowdown is meant, too.
+        bands = {name: rows[name][6].split(", ")[-1] for name in metrics}
+        found.extend(Finds(name, _percent(band), _percent(rows[name][8])) for name, band in bands.items())
 
     return found
 
