@@ -7,7 +7,8 @@ the band and the scatter between processes that it was recorded with. A run is s
 metric is measured, looked at, weighed by what it means for the step, confirmed on fresh processes if it looks changed,
 and all are put together, with the kernels' common shift and the steps, by the functions that a real run uses. Sessions
 of one's own cards differ by what is assumed of them, sessions of other cards by as much as recorded sessions of one
-contract do, with tails as heavy as theirs: `derive_noise.session_law`.
+contract do, with tails as heavy as theirs: `derive_noise.session_law`. Of the kernels that stream memory most of that
+is one number, how fast the memory of a card is, which moves each by its share of the memory's ceiling.
 """
 
 from __future__ import annotations
@@ -25,16 +26,20 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from derive_noise import Line, SessionLaw, class_means, lines, newest, session_law
+from derive_noise import BASELINES, Line, SessionLaw, class_means, lines, newest, session_law
 
+from pytest_decodegate.baseline.reader import load
+from pytest_decodegate.baseline.schema import StoredMetric
 from pytest_decodegate.gate.decision import Decision, decide_all, is_together
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
+from pytest_decodegate.gate.other_cards import OtherCards, on_other_cards
+from pytest_decodegate.gate.own_cards import memory_share, streams_memory
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.looks import planned_looks
-from pytest_decodegate.gate.stats.noise import Spread
+from pytest_decodegate.gate.stats.noise import ClassNoise, Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
-from pytest_decodegate.gate.stats.rules import compare, decide
-from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, level_of
+from pytest_decodegate.gate.stats.rules import compare, decide, foresee, rarely
+from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, level_of, session_logs
 from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Level, Metric, Replicate
 from pytest_decodegate.profile.ledger import Time
@@ -46,6 +51,9 @@ RUNS = 1000
 SESSIONS = (1, 2, 3, 5)
 """Stored sessions."""
 
+MOST_HOSTS = 3
+"""That recorded the shipped kernels, each with one session, in one order."""
+
 REPLICATES = 5
 """Of each stored session, and of the first look."""
 
@@ -53,42 +61,55 @@ LOOKS = planned_looks(REPLICATES, 20, 2)
 RANKS = 2
 """Cards of the host, so that a step has its collectives."""
 
+HALF_WIDTH = "kernels' half width"
+
 TARGETS: Mapping[str, float] = {
     "GO": 0.95,
     "false NO-GO": 0.01,
     "NO-GO naming it": 0.95,
-    "kernels' half width": 0.006,
+    HALF_WIDTH: 0.006,
 }
 """What should be found: at most so much of the second and the last, at least so much of the others."""
 
-AT_MOST = ("false NO-GO", "kernels' half width")
+AT_MOST = ("false NO-GO", HALF_WIDTH)
 
 SLOWER_BY = 1.5
-"""Times its band, of the one metric that is slower."""
+"""Times its band in force, of the one metric that is slower."""
 
 Logs = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """How metrics differ between sessions. laws: by kind, scale (an sd) and df of the scaled inverse chi-square
+    """How metrics differ between sessions. laws: by FAMILIES, scale (an sd) and df of the scaled inverse chi-square
     distribution of their variances; few df are heavy tails. promised: whether the targets hold for it. why: where it
-    comes from. cards: whether all sessions are of the cards that are measured, as the gate knows.
+    comes from. cards: whether all sessions are of the cards that are measured, or none, as the gate knows. memory: sd
+    of how fast the memory of a card is, by which a metric moves that is as fast as that; apart from its own variance.
     """
 
     laws: Mapping[str, tuple[float, float]]
     promised: bool
     why: str
     cards: Literal["same", "any"] = "any"
+    memory: float = 0.0
 
-    def drawn(self, draw: np.random.Generator, kinds: Sequence[str]) -> Logs:
-        """The own sd between sessions of a metric of each of `kinds`: what differs much once, does so always."""
-        scale, df = np.array([self.laws[kind] for kind in kinds]).T
+    @property
+    def targets(self) -> Mapping[str, float]:
+        """What is asked of it: how fine the gate looks is promised where the cards are the same."""
+        return {name: target for name, target in TARGETS.items() if self.cards == "same" or name != HALF_WIDTH}
+
+    def drawn(self, draw: np.random.Generator, families: Sequence[str]) -> Logs:
+        """The own sd between sessions of a metric of each of `families`: what differs much once, does so always."""
+        scale, df = np.array([self.laws[family] for family in families]).T
         sds: Logs = scale * np.sqrt(df / draw.chisquare(df))
         return sds
 
 
 KINDS = ("kernel", "collective")
+
+STREAMING = "streaming kernel"
+FAMILIES = (*KINDS, STREAMING)
+"""Metrics that differ for the same reasons between sessions of other cards."""
 
 
 @cache
@@ -99,26 +120,82 @@ def worlds() -> tuple[Between, ...]:
     own = recorded(NoiseClass("kernel", "graph", "gang", "same"))
     own_law = math.sqrt(own.session_scale), own.session_df
     all_of_them = {kind: (law.scale, law.df) for kind, law in ever.items()}
+    in_step = part_in_step()
+    usual = math.sqrt(fmean(each.share**2 for each in metrics() if each.share))
+    memory = today[STREAMING].sd * math.sqrt(in_step) / usual
+    for laws in (fitted, all_of_them):
+        scale, df = laws[STREAMING]
+        laws[STREAMING] = scale * math.sqrt(1 - in_step), df
+
+    mostly = f"{100 * in_step:.0f} % of the streaming ones' variance is their card's"
     return (
         Between(
-            {**fitted, "kernel": own_law},
+            {**fitted, "kernel": own_law, STREAMING: own_law},
             True,
             f"{100 * own.session_sd:.2f} % at kernels, as is assumed of sessions on the same cards",
             "same",
         ),
-        Between(fitted, False, f"what sessions of one contract do on three pairs of cards ({_said(today)})"),
-        Between(all_of_them, False, f"what sessions do beside causes that are mended since ({_said(ever)})"),
+        Between(
+            fitted,
+            True,
+            f"what sessions of one contract do on three pairs of cards ({_said(today)}; {mostly})",
+            memory=memory,
+        ),
+        Between(
+            all_of_them,
+            False,
+            f"what sessions do beside causes that are mended since ({_said(ever)}; {mostly})",
+            memory=memory,
+        ),
     )
 
 
 def _laws(*, ever: bool) -> dict[str, SessionLaw]:
-    return {
-        kind: session_law(class_means([line for line in _graphs() if line.kind == kind], ever=ever)) for kind in KINDS
-    }
+    families = {family: [line for line in _graphs() if family_of(line.noise_class) == family] for family in FAMILIES}
+    return {family: session_law(class_means(members, ever=ever)) for family, members in families.items()}
+
+
+def family_of(found: NoiseClass) -> str:
+    """Which of FAMILIES a class is."""
+    return STREAMING if found.streams else found.kind
 
 
 def _said(laws: Mapping[str, SessionLaw]) -> str:
     return ", ".join(f"{kind}s {100 * law.sd:.2f} % with {law.df:.2g} df" for kind, law in laws.items())
+
+
+@cache
+def shares() -> Mapping[str, float]:
+    """By metric, the share of the memory's ceiling that its newest shipped sessions reach, where they say it."""
+    found: dict[str, float] = {}
+    for stored in _stored_kernels():
+        known = [share for session in stored.current if (share := memory_share(session)) is not None]
+        if known:
+            found[stored.metric.name] = median(known)
+
+    return found
+
+
+@cache
+def _stored_kernels() -> list[StoredMetric]:
+    files = [load(path) for path in sorted(BASELINES.glob("*-x1/*.json"))]
+    return [stored for file in files for stored in file.metrics.values() if stored.metric.kind == "kernel"]
+
+
+@cache
+def part_in_step() -> float:
+    """Of the variance between sessions of the streaming kernels, the part that one number for each host explains when
+    it moves every kernel by its share of the memory's ceiling.
+    """
+    rows = [
+        (shares()[stored.metric.name], list(map(fmean, session_logs(stored))))
+        for stored in _stored_kernels()
+        if streams_memory(stored) and len(stored.current) == MOST_HOSTS
+    ]
+    share = np.array([share for share, _ in rows])
+    apart = np.array([np.array(means) - fmean(means) for _, means in rows])
+    explained = np.outer(share, share @ apart / (share @ share))
+    return float(1 - ((apart - explained) ** 2).sum() / (apart**2).sum())
 
 
 @cache
@@ -128,12 +205,16 @@ def _graphs() -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A metric. level: in seconds. scatter: sd between its processes. found: its class. metric: with its band."""
+    """A metric. level: in seconds. scatter: sd between its processes. found: its class. metric: with its band.
+
+    share: of the memory's ceiling; 0 of what does not stream memory.
+    """
 
     metric: Metric
     level: float
     found: NoiseClass
     scatter: float
+    share: float
 
     @property
     def is_kernel(self) -> bool:
@@ -167,7 +248,8 @@ def _simulated(group: Sequence[Line]) -> Simulated:
     last = group[-1]
     squares = [line.sd**2 for line in group if line.sd is not None]
     metric = Metric(last.metric, "s", last.kind, last.band, {"mode": last.mode})
-    return Simulated(metric, last.level, last.noise_class, math.sqrt(sum(squares) / len(squares)))
+    share = shares().get(last.metric, 0.0) if last.streams else 0.0
+    return Simulated(metric, last.level, last.noise_class, math.sqrt(sum(squares) / len(squares)), share)
 
 
 @cache
@@ -182,13 +264,21 @@ class World:
     def __init__(self, draw: np.random.Generator, between: Between, sessions: int) -> None:
         self._draw = draw
         self._cards = between.cards
-        self._between = between.drawn(draw, [each.found.kind for each in metrics()])
-        self.base = [self._sessions(sessions, index) for index in range(len(metrics()))]
-        self._offsets = draw.normal(0, self._between)
+        self._memory = between.memory
+        self._between = between.drawn(draw, [family_of(each.found) for each in metrics()])
+        recorded = [self._session() for _ in range(sessions)]
+        self.base = [
+            [self._processes(index, float(offsets[index]), REPLICATES) for offsets in recorded]
+            for index in range(len(metrics()))
+        ]
+        self._offsets = self._session()
+        self._fitted: dict[NoiseClass, ClassNoise] = {}
 
-    def _sessions(self, sessions: int, index: int) -> list[tuple[float, ...]]:
-        levels = self._draw.normal(0, self._between[index], sessions)
-        return [self._processes(index, level, REPLICATES) for level in levels]
+    def _session(self) -> Logs:
+        """How far each metric is off in one session, on a card whose memory is as fast as it happens to be."""
+        shares = np.array([each.share for each in metrics()])
+        offsets: Logs = self._draw.normal(0, self._between) + shares * self._draw.normal(0, self._memory)
+        return offsets
 
     def _processes(self, index: int, level: float, count: int) -> tuple[float, ...]:
         known = metrics()[index]
@@ -215,6 +305,25 @@ class World:
             for other, (each, spread) in enumerate(zip(metrics(), self.spreads, strict=True))
             if other != index and self.class_of(each) == own
         ]
+
+    def other_cards(self, index: int) -> OtherCards | None:
+        """The band of a metric on other cards than those that recorded; None on these."""
+        if self._cards == "same":
+            return None
+
+        found = metrics()[index].found
+        if found not in self._fitted:
+            own = [spread for each, spread in zip(metrics(), self.spreads, strict=True) if each.found == found]
+            self._fitted[found] = class_noise(own, found)
+
+        unchanged = foresee([REPLICATES], self.base[index], self._fitted[found], len(LOOKS))
+        band = metrics()[index].metric.tolerance
+        return on_other_cards(band, unchanged, unchanged.noise.session_sd, rarely(found), fixed=False)
+
+    def band(self, index: int) -> float:
+        """The band in force of a metric."""
+        known = self.other_cards(index)
+        return known.band if known else metrics()[index].metric.tolerance
 
 
 class Processes:
@@ -248,11 +357,14 @@ def judged(world: World, index: int, replicates: Sequence[Replicate]) -> Judgeme
     """What a look at a metric says: as `gate.verdict.judge` and the session do, of what can be judged."""
     known, base = metrics()[index], world.base[index]
     values = [math.log(replicate.value) for replicate in replicates]
-    comparison = compare(values, base, world.peers(index), world.class_of(known), len(LOOKS))
+    found = world.class_of(known)
+    comparison = compare(values, base, world.peers(index), found, len(LOOKS))
+    metric = replace(known.metric, tolerance=world.band(index))
     judgement = Judgement(
-        metric=known.metric,
-        verdict=Verdict(decide(comparison, known.metric.tolerance)),
-        basis=Basis("gang", len(replicates), looks=len(LOOKS), sessions=len(base)),
+        metric=metric,
+        verdict=Verdict(decide(comparison, metric.tolerance)),
+        basis=Basis("gang", len(replicates), looks=len(LOOKS), sessions=len(base), streams=found.streams),
+        other_cards=world.other_cards(index),
         numbers=Numbers(math.exp(fmean(values))).compared(known.metric, level_of(base, known.metric), comparison),
     )
     return weighed(judgement, weights())
@@ -284,7 +396,7 @@ def run(world: World, slower: int | None) -> Run:
     """One run over all metrics and its answer."""
     changes = [0.0] * len(metrics())
     if slower is not None:
-        changes[slower] = math.log1p(SLOWER_BY * metrics()[slower].metric.tolerance)
+        changes[slower] = math.log1p(SLOWER_BY * world.band(slower))
 
     results = [answered(world, index, change) for index, change in enumerate(changes)]
     together = [each for each in run_level(results, lambda _, band: band) if isinstance(each, Result)]
@@ -352,16 +464,18 @@ class Cell:
             "GO": _share(each.answer == "GO" for each in unchanged),
             "false NO-GO": _share(each.answer == "NO-GO" for each in unchanged),
             "NO-GO naming it": _share(each.answer == "NO-GO" and each.slower in each.blamed for each in changed),
-            "kernels' half width": median(each.half_width for each in unchanged),
+            HALF_WIDTH: median(each.half_width for each in unchanged),
         }
 
     @property
     def kept(self) -> bool:
         """Whether all targets were met, but for chance."""
-        return all(_meets(name, self.found[name], TARGETS[name], len(self.runs) // 2) for name in TARGETS)
+        targets, runs = self.between.targets, len(self.runs) // 2
+        return all(_meets(name, self.found[name], target, runs) for name, target in targets.items())
 
     def __str__(self) -> str:
-        found = "  ".join(f"{name} {_marked(name, value)}" for name, value in self.found.items())
+        targets = self.between.targets
+        found = "  ".join(_marked(name, value, targets.get(name)) for name, value in self.found.items())
         unchanged, changed = self._of(False), self._of(True)
         outcomes = sum((each.outcomes for each in unchanged), Counter[str]())
         total = sum(outcomes.values())
@@ -374,13 +488,13 @@ class Cell:
         return f"{self.sessions} stored   {found}   ({rest})"
 
 
-def _marked(name: str, value: float) -> str:
-    return f"{100 * value:5.2f} %{'' if _meets(name, value, TARGETS[name]) else '!'}"
+def _marked(name: str, value: float, target: float | None) -> str:
+    return f"{name} {100 * value:5.2f} %{'' if target is None or _meets(name, value, target) else '!'}"
 
 
 def _meets(name: str, value: float, target: float, runs: int = 0) -> bool:
     """Whether a value meets a target; a share of so many `runs`, within two standard errors of the target."""
-    chance = 0.0 if not runs or name == "kernels' half width" else 2 * math.sqrt(target * (1 - target) / runs)
+    chance = 0.0 if not runs or name == HALF_WIDTH else 2 * math.sqrt(target * (1 - target) / runs)
     return value <= target + chance if name in AT_MOST else value >= target - chance
 
 

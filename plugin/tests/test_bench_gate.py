@@ -23,7 +23,9 @@ from pytest_decodegate.machine.cards import cards_of
 from pytest_decodegate.machine.provenance import Provenance
 from pytest_decodegate.metric import Json, Measurement, Replicate
 
-CARD: dict[str, Json] = {"gpus": [{"bus_id": "0000:06:00.0", "uuid": "GPU-a"}]}
+
+def card(uuid: str) -> dict[str, Json]:
+    return {"gpus": [{"bus_id": "0000:06:00.0", "uuid": uuid}]}
 
 
 @pytest.fixture
@@ -47,16 +49,36 @@ def test_its_metrics_are_those_of_a_run_on_two_cards(bench_gate: ModuleType) -> 
 
 
 def test_what_is_promised_is_what_sessions_of_todays_contracts_say(bench_gate: ModuleType) -> None:
-    promised, *others = bench_gate.worlds()
-    assert promised.promised
-    scale, df = promised.laws["kernel"]
+    own, other, ever = bench_gate.worlds()
+    assert (own.promised, other.promised, ever.promised) == (True, True, False)
+    scale, df = own.laws["kernel"]
     kernels = recorded(NoiseClass("kernel", "graph", "gang", "same"))
     assert scale * math.sqrt(df / (df - 2)) == pytest.approx(kernels.session_sd, rel=0.03)
     assert df == pytest.approx(kernels.session_df, rel=0.03)
-    for other in others:
-        assert not other.promised
-        assert other.cards == "any"
-        assert other.laws["kernel"][0] > scale
+    assert bench_gate.HALF_WIDTH in own.targets
+    assert own.memory == 0
+    for each in (other, ever):
+        assert each.cards == "any"
+        assert each.laws["kernel"][0] > scale
+        assert each.laws[bench_gate.STREAMING][0] > each.laws["kernel"][0]
+        assert bench_gate.HALF_WIDTH not in each.targets
+
+
+def test_what_kernels_that_stream_memory_differ_by_is_mostly_their_cards(bench_gate: ModuleType) -> None:
+    assert 0.5 < bench_gate.part_in_step() < 0.9
+    streaming = [each for each in bench_gate.metrics() if each.share]
+    assert 10 < len(streaming) < 25
+    assert all(each.found.streams for each in streaming)
+
+    other = bench_gate.worlds()[1]
+    worlds = [bench_gate.World(np.random.default_rng(seed), other, 1) for seed in range(80)]
+    draws = np.array([world.base for world in worlds]).mean(axis=-1)
+    levels = draws[:, [index for index, each in enumerate(bench_gate.metrics()) if each.share], 0]
+    spread = np.median(levels.std(axis=0))
+    known = recorded(NoiseClass("kernel", "graph", "gang", streams=True)).session_sd
+    assert spread == pytest.approx(known, rel=0.2)
+    alike = np.corrcoef(levels.T)
+    assert np.median(alike[np.triu_indices_from(alike, 1)]) > 0.4
 
 
 def test_metrics_differ_between_sessions_as_the_law_says(bench_gate: ModuleType) -> None:
@@ -66,26 +88,31 @@ def test_metrics_differ_between_sessions_as_the_law_says(bench_gate: ModuleType)
     assert drawn[20_000:] == pytest.approx(0.003, rel=0.02)
 
 
-def test_it_judges_as_a_run_does(bench_gate: ModuleType) -> None:
-    world = bench_gate.World(np.random.default_rng(2), bench_gate.worlds()[0], 2)
+@pytest.mark.parametrize(("number", "here"), [(0, "GPU-a"), (1, "GPU-b")])
+def test_it_judges_as_a_run_does(bench_gate: ModuleType, number: int, here: str) -> None:
+    world = bench_gate.World(np.random.default_rng(2), bench_gate.worlds()[number], 2)
     stored = {}
     for each, sessions in zip(bench_gate.metrics(), world.base, strict=True):
+        telemetry = {**card("GPU-a"), "medians": {"memory_share": each.share}}
         known = (
-            Session(f"s{n}", "2026-01-01T00:00:00+00:00", "gang", replicates(logs), telemetry=CARD)
+            Session(f"s{n}", "2026-01-01T00:00:00+00:00", "gang", replicates(logs), telemetry=telemetry)
             for n, logs in enumerate(sessions)
         )
         stored[each.metric.name] = StoredMetric(each.metric, tuple(known))
 
     baseline = Baseline(Path("0001.json"), "here", "stack", Provenance({}, {}, {}), stored)
-    for index in (3, 40):
+    streaming = next(index for index, each in enumerate(bench_gate.metrics()) if each.share)
+    for index in (3, 40, streaming):
         measured = replicates(world.measure(index, 0.0, 5))
         metric = bench_gate.metrics()[index].metric
-        selection = Selection(Path(), baseline, cards=cards_of(CARD))
+        selection = Selection(Path(), baseline, cards=cards_of(card(here)))
         judgement = judge(Measurement(metric, measured, "gang"), selection, looks=2)
         judgement = weighed(judgement, bench_gate.weights())
         found = bench_gate.judged(world, index, measured)
         assert found.verdict == judgement.verdict
         assert found.step == judgement.step
+        assert found.metric.tolerance == judgement.metric.tolerance == world.band(index)
+        assert found.basis.streams == judgement.basis.streams
         for name in ("measured", "base", "change", "lo", "hi", "p_worse", "standard_error"):
             assert getattr(found.numbers, name) == pytest.approx(getattr(judgement.numbers, name))
 
