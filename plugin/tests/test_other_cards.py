@@ -29,6 +29,7 @@ from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.noise import Noise, Variance
 from pytest_decodegate.gate.stats.rules import RARELY, Comparison
 from pytest_decodegate.gate.stats.together import JointChange, JointPart, common_shift, joint_error
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain, headline, notes_of, wider_bands
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
 from pytest_decodegate.gate.whole_step import judge_step, step_change
@@ -79,6 +80,7 @@ def test_the_users_band_is_the_users_word() -> None:
     assert own.metric.tolerance == GEMM.tolerance
     assert own.other_cards is not None
     assert not own.other_cards.is_wider
+    assert any("recorded on these very cards says more" in line for line in advice(own))
 
 
 def test_a_line_of_the_ini_option_is_such_a_word(pytester: pytest.Pytester) -> None:

@@ -183,6 +183,8 @@ def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
             yield _more_on_both_sides(settlement)
         case "baseline":
             yield from _measuring_more(judgement.basis, settlement)
+            if judgement.basis.foreign_cards:
+                yield f"cards of one kind differ: the old stack recorded on these very cards says more: {_RECORD_ALL}"
 
     if settlement.tolerance > WIDEST_BAND:
         yield "no band worth having would have passed: find what makes processes differ so much before measuring again"
