@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_decodegate.errors import BadInput
+from pytest_decodegate.process.user_cache import cache_folder
 from pytest_decodegate.settings import venvs
-from pytest_decodegate.settings.venvs import COMPLETE, cache_folder, commands, environment_of
+from pytest_decodegate.settings.venvs import COMPLETE, commands, environment_of
 
 
 @pytest.fixture(autouse=True)

@@ -175,7 +175,8 @@ def test_a_launched_server_gets_a_key_that_no_argument_shows_and_our_requests_se
         assert key not in repr(server)
         keys.add(key)
 
-    assert len(keys - {"sk-mine"}) == 2
+    assert len(keys) == 1, "vLLM compiles anew for another key"
+    assert keys != {"sk-mine"}
 
 
 def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> None:

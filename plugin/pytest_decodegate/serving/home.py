@@ -89,11 +89,11 @@ def launch_own(
     """
     folder = start.folder / "model"
     if not gpus:
-        return start(write_tiny_model(folder).pinned(pins))
+        return start(write_tiny_model(folder).kept().pinned(pins))
 
     depth = layers or slice_layers(memory_gib, servers)
     model = write_rank_slice(folder, world_size=gpus, layers=depth, servers=servers)
-    return start(model.pinned(pins))
+    return start(model.kept().pinned(pins))
 
 
 def launch_users(start: ServerLaunch, words: Sequence[str], pins: Mapping[str, str]) -> Starting:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..metric import Json
+from ..process.user_cache import kept_files
 from ..workloads.kimi import INT4_GROUP, KIMI_K25
 from . import fixed_plugin
 from .tokenizer import byte_level_tokenizer
@@ -42,6 +43,11 @@ class LocalModel:
         """What its server needs in its environment, beside what `environment` has."""
         found = plugin_variables(environment, self.plugins, fixed_plugin.FORMAT) if self.plugins else {}
         return {**self.environment, **found}
+
+    def kept(self) -> LocalModel:
+        """The same model in a folder whose path is the same at every start, by which vLLM finds what it compiled."""
+        folder = kept_files(self.folder)
+        return replace(self, folder=folder, plugins=folder.absolute() / _PLUGINS if self.plugins else None)
 
     def pinned(self, pins: Mapping[str, str]) -> LocalModel:
         """The same model served with the backends of `pins`, as --perf-pin names them; vLLM refuses unknown ones."""

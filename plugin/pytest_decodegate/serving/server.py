@@ -20,6 +20,7 @@ from ..errors import BadInput, ServerError
 from ..metric import Json
 from ..printable import printable
 from ..process.compile_caches import CompileCaches
+from ..process.user_cache import kept_secret
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
@@ -310,8 +311,9 @@ def begin(options: ServerOptions) -> Starting:
     """Start the process of vLLM under guard; raises BadInput if the port is taken."""
     port = _free_port(options.port)
     # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
-    # other users of this host can neither ask it nor disturb it.
-    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
+    # other users of this host can neither ask it nor disturb it. The key is the same at every start: vLLM finds what
+    # torch.compile left by all its variables, this one among them, and would compile anew.
+    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", kept_secret("server-key"))
     # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
     environment = {**options.environment, **options.model.variables(options.environment), API_KEY: endpoint.key}
     caches = CompileCaches(environment)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
+from ..process.user_cache import cache_folder, why_not_private
 
 COMPLETE = "complete"
 """File in an environment that was installed to its end."""
@@ -53,11 +53,6 @@ def environment_of(version: str) -> str:
     return str(_python(folder))
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where environments are kept: $XDG_CACHE_HOME/decodegate, or ~/.cache/decodegate."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "decodegate")
-
-
 def commands(version: str, folder: Path) -> list[list[str]]:
     """What makes the environment, in order."""
     python, package = str(_python(folder)), f"vllm=={version}"
@@ -89,12 +84,7 @@ def _make_once(version: str, folder: Path) -> None:
 
 def _check_private(folder: Path) -> None:
     """Raise BadInput unless `folder` is this user's, and nobody else can have written there: what lies in it is run."""
-    found, link = folder.stat(), folder.lstat()
-    if {found.st_uid, link.st_uid} != {os.geteuid()}:
-        reason = f"belongs to user {found.st_uid if found.st_uid != os.geteuid() else link.st_uid}"
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        reason = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
-    else:
+    if not (reason := why_not_private(folder)):
         return
 
     raise BadInput(
