@@ -18,6 +18,7 @@ from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
+from pytest_decodegate.reference.protocol import Interrupted
 from pytest_decodegate.reference.servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
 
 ONE, EIGHT = (Metric.of(f"tpot[c={streams}]", "serving") for streams in (1, 8))
@@ -58,6 +59,7 @@ class Running:
     side: SideName
     cards: str = "all"
     start_seconds: float = 60.0
+    compiled: bool = False
 
 
 @dataclass
@@ -85,13 +87,15 @@ class Host:
     said: list[str] = field(default_factory=list)
     first: int = LEAST_PAIRS
     windows_of: dict[str, list[float]] = field(default_factory=dict)
+    compiles_first: bool = False
+    stopped_at: int = 0
 
     def start(self, side: SideName) -> Any:
         self.starts.append(side)
         if self.fails == (side, self.starts.count(side)):
             raise ServerError("the server ended while starting")
 
-        return Running(side)
+        return Running(side, compiled=self.compiles_first and self.starts.count(side) == 1)
 
     def both(self, swapped: bool) -> Mapping[SideName, Any]:
         self.starts += SIDES
@@ -108,6 +112,9 @@ class Host:
             return Failing(error)
 
         self.windows.append((server.side, name))
+        if len(self.windows) == self.stopped_at:
+            raise KeyboardInterrupt
+
         factor = self.slower if server.side == "candidate" else 1.0
         factor *= self.second_card if server.cards == "1" else 1.0
         if server.side == "candidate" and (levels := self.windows_of.get(name)):
@@ -205,7 +212,7 @@ def test_servers_beside_each_other_start_together_and_change_cards_with_every_pa
         *[("candidate", ONE.name), ("base", ONE.name), ("base", EIGHT.name), ("candidate", EIGHT.name)],
         *[("base", ONE.name), ("candidate", ONE.name), ("candidate", EIGHT.name), ("base", EIGHT.name)],
     ]
-    (plan,) = host.said
+    plan, *_ = host.said
     assert plan.startswith("at least 3 pairs = 3 starts of two servers beside each other of about 1.0 min: 3 min and ")
 
 
@@ -251,6 +258,47 @@ def test_servers_of_another_length_are_another_measurement() -> None:
 @pytest.mark.parametrize(("slower", "verdict"), [(1.05, Verdict.REGRESSED), (0.9, Verdict.IMPROVED)])
 def test_a_server_that_differs_is_found(slower: float, verdict: Verdict) -> None:
     assert Host(slower=slower).judgement().verdict is verdict
+
+
+def test_every_pair_is_said_as_soon_as_it_is_whole() -> None:
+    host = Host(slower=1.05, scatter=0.0)
+    host.judgement(loads=LOADS)
+    pairs = [text for text in host.said if text.startswith("pair ")]
+    assert pairs[0] == (
+        "pair 1, base and candidate: tpot[c=1] 20.0 ms and 21.0 ms (+5.0 %), tpot[c=8] 20.0 ms and 21.0 ms (+5.0 %)"
+    )
+    assert [text.partition(",")[0] for text in pairs] == ["pair 1", "pair 2", "pair 3"]
+
+
+def test_a_run_that_is_stopped_says_what_its_whole_pairs_say_and_proves_nothing() -> None:
+    """Windows: one of each side for each of two metrics; the third pair is begun."""
+    host = Host(slower=1.05, stopped_at=10)
+    with pytest.raises(Interrupted) as stopped:
+        host.judgement(loads=LOADS)
+
+    judged = stopped.value.judged
+    assert judged.judgement.verdict is Verdict.INCONCLUSIVE
+    assert judged.judgement.reasons == ("stopped after 2 pairs, before they were looked at",)
+    assert judged.judgement.numbers.change == pytest.approx(0.05, abs=0.01)
+    assert len(judged.replicates) == len(judged.base) == 2
+
+
+def test_a_run_that_is_stopped_before_a_pair_is_whole_has_nothing_to_say() -> None:
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        Host(stopped_at=3).judgement(loads=LOADS)
+
+    assert not isinstance(stopped.value, Interrupted)
+
+
+def test_a_start_that_had_to_compile_is_no_price_of_the_next() -> None:
+    """A pair takes two minutes here: of 3.5 none would be left for a second."""
+    host = Host(compiles_first=True)
+    assert host.judgement(budget_minutes=3.5).basis.replicates == 2
+    assert Host().judgement(budget_minutes=3.5).basis.replicates == 1
+    plan, *_ = host.said
+    assert plan.startswith(
+        "at least 3 pairs = 6 starts of about 0.5 min, of which the first had to compile: 4 min and "
+    )
 
 
 @pytest.mark.parametrize(("minutes", "pairs"), [(5, 2), (9, 4), (1000, 24)])

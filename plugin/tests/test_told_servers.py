@@ -13,6 +13,7 @@ from scripted_host import host, run_on
 
 from pytest_decodegate.gate.verdict import BY_STATISTICS
 from pytest_decodegate.process.compile_caches import CompileCaches
+from pytest_decodegate.reference.servers_in_turn import ServersInTurn
 from pytest_decodegate.resources.hardware import Hardware
 from pytest_decodegate.serving import home
 from pytest_decodegate.serving.flags import given_flags
@@ -218,3 +219,28 @@ def test_what_no_server_can_be_given_is_refused_before_anything_starts(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines([message])
     assert launched == []
+
+
+def test_a_run_that_is_stopped_reports_what_its_whole_pairs_say(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve servers were started in 14 minutes on an H200, and a signal left "nothing was measured"."""
+    whole_pair = ServersInTurn._pair
+
+    def pair(servers: ServersInTurn) -> None:
+        if servers._pairs == 2:
+            raise KeyboardInterrupt
+        whole_pair(servers)
+
+    monkeypatch.setattr(ServersInTurn, "_pair", pair)
+    stacks = ("--perf-base=flag:--max-num-seqs=64", "--perf-candidate=flag:--max-num-seqs=32")
+    options = (*RUN, *stacks, "--perf-launch=org/kimi -tp 1", "-k", "tpot", "--perf-report=report")
+    result = pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True)
+    result.stdout.fnmatch_lines(
+        ["pair 2, base and candidate: tpot *", "answer: NOT PROVEN*", "*! KeyboardInterrupt !*"]
+    )
+    events = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
+    (tpot,) = (event for event in events if event.get("metric") == "tpot")
+    assert tpot["verdict"] == "INCONCLUSIVE"
+    assert tpot["reasons"][0]["text"] == "stopped after 2 pairs, before they were looked at"
+    assert tpot["replicates"] == 2

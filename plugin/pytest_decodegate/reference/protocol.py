@@ -76,6 +76,15 @@ class Judged:
     beside: Sequence[Judged] = ()
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped while a metric was measured. judged: what was whole of it by then. by: what stopped it."""
+
+    def __init__(self, judged: Judged, by: KeyboardInterrupt) -> None:
+        super().__init__(*by.args)
+        self.judged = judged
+        self.by = by
+
+
 class Reference(Protocol):
     """What the metrics of a run are compared with. Methods that measure raise DecodegateError for what broke."""
 

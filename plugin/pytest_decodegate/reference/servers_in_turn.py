@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from ..cause import Finding
+from ..cause import Cause, Finding
 from ..errors import ServerHung
 from ..gate.confirming import is_open
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
@@ -21,7 +21,7 @@ from ..gate.pairs import Contrast, foreseen_half_width, judge_pairs
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.recorded import NoiseClass
 from ..gate.stats.rules import Settlement, surely_found
-from ..gate.text.quantity import format_percent
+from ..gate.text.quantity import format_percent, format_value
 from ..gate.verdict import Judgement, Verdict
 from ..machine.cards import gpus_seen
 from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
@@ -29,7 +29,7 @@ from ..measure.source import Taken, joined
 from ..metric import DEFAULT_TOLERANCE
 from .answers_of_both import AnswersOfBoth
 from .loaded import as_loaded
-from .protocol import Judged
+from .protocol import Interrupted, Judged
 from .ranks_in_turn import side_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ LEAST_PAIRS = 3
 """Before a GO: with two, t has one degree of freedom, and its quantile is 12.7."""
 
 _PAIRED = {"server": "server starts", "window": "windows"}
+
+_AFTER_COMPILING = 0.5
+"""Of the time of a start that had to compile, what the next is taken to need: on an H200 98 s after 267."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +115,22 @@ class _Measured:
         if self.failure is None or failure.side == "base":
             self.failure = failure
 
-    def end_pair(self) -> None:
-        """Keep the pair if it is whole: one side of it has nothing to be compared with."""
-        if len(self.current) == len(SIDES):
+    def end_pair(self) -> bool:
+        """Keep the pair if it is whole, and say whether it is: one side of it has nothing to be compared with."""
+        if whole := len(self.current) == len(SIDES):
             self.taken = {side: joined([self.taken[side], self.current[side]]) for side in SIDES}
         elif base := self.current.get("base"):
             self.alone = base.replicates
 
         self.current.clear()
+        return whole
+
+    @property
+    def newest(self) -> str:
+        """What both sides gave in the last whole pair, in words."""
+        base, candidate = (self.taken[side].replicates[-1].value for side in SIDES)
+        change = format_percent(candidate / base - 1)
+        return f"{format_value(base, 's')} and {format_value(candidate, 's')} ({change})"
 
     @property
     def of_base(self) -> tuple[Replicate, ...]:
@@ -184,6 +195,10 @@ class ServersInTurn:
         except StackFailed as failure:
             failure.base = measured.of_base
             raise
+        except KeyboardInterrupt as interrupt:
+            if not measured.pairs:
+                raise
+            raise Interrupted(self.judged(self._cut_short(metric)), interrupt) from interrupt
         finally:
             measured.closed = True
 
@@ -216,6 +231,16 @@ class ServersInTurn:
         notes = self._account(judgement, self._spent_s - spent_s, cut=cut)
         return replace(judgement, notes=(*notes, *judgement.notes))
 
+    def _cut_short(self, metric: Metric) -> Judgement:
+        """What whole pairs say where a run ended between two looks: shown, and proof of nothing."""
+        judgement = self._judged(metric)
+        if not judgement.verdict.judged:
+            return judgement
+
+        pairs = f"stopped after {judgement.basis.replicates} pairs, before they were looked at"
+        reasons = (*judgement.reasons, Finding(pairs, Cause.TOO_FEW))
+        return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=reasons, settlement=None)
+
     def _account(self, judgement: Judgement, seconds: float, *, cut: bool) -> Iterator[Finding]:
         """What the pairs cost, and what a reader should know of the servers. cut: the budget ended them too early."""
         pairs = f"{judgement.basis.replicates} pairs of {_PAIRED[self._servers.level]}"
@@ -239,13 +264,13 @@ class ServersInTurn:
         if not measured.pairs and self._may_go_on(measured):
             self._pair()
         if not self._looks:
-            affordable = self._pairs + int((self._budget.seconds - self._spent_s) / max(self._last_s, 1e-9))
+            affordable = self._pairs + int((self._budget.seconds - self._spent_s) / max(self._next_s, 1e-9))
             most = max(LEAST_PAIRS, min(self._budget.most, affordable))
             self._looks = planned_looks(max(LEAST_PAIRS, min(self._budget.first, most)), most)
 
     def _may_go_on(self, measured: _Measured) -> bool:
         """Whether another pair says more, and there is time for it; for the first of a run there always is."""
-        has_time = self._pairs == 0 or self._spent_s + self._last_s <= self._budget.seconds
+        has_time = self._pairs == 0 or self._spent_s + self._next_s <= self._budget.seconds
         return has_time and self._says_more(measured)
 
     def _says_more(self, measured: _Measured) -> bool:
@@ -279,10 +304,12 @@ class ServersInTurn:
                     for side in order:
                         self._visit(side, self._take_first(side) or self._start(side), names)
         finally:
-            for measured in self._of.values():
-                measured.end_pair()
+            whole = [name for name, measured in self._of.items() if measured.end_pair()]
 
         self._pairs += 1
+        if whole:  # said at once: a run that is stopped has then not measured for nothing
+            said = ", ".join(f"{name} {self._of[name].newest}" for name in whole)
+            self._say(f"pair {self._pairs}, base and candidate: {said}")
 
     def _beside_each_other(self, order: Sequence[SideName], names: Sequence[str]) -> None:
         """All answers, then window after window, begun by each side in turn."""
@@ -381,10 +408,12 @@ class ServersInTurn:
 
         starts = pairs if self._servers.both else 2 * pairs
         two = " of two servers beside each other" if self._servers.both else ""
-        minutes, budget = candidate.start_seconds / 60, self._budget.seconds / 60
+        first, budget = candidate.start_seconds / 60, self._budget.seconds / 60
+        later = first * (_AFTER_COMPILING if candidate.compiled else 1)
+        compiled = ", of which the first had to compile" if candidate.compiled else ""
         return (
-            f"at least {pairs} pairs = {starts} starts{two} of about {minutes:.1f} min: {starts * minutes:.0f} min and "
-            f"their windows, of {budget:.3g} (--perf-budget); {shows}"
+            f"at least {pairs} pairs = {starts} starts{two} of about {later:.1f} min{compiled}: "
+            f"{first + (starts - 1) * later:.0f} min and their windows, of {budget:.3g} (--perf-budget); {shows}"
         )
 
     @contextmanager
@@ -397,6 +426,12 @@ class ServersInTurn:
             seconds = self._servers.clock() - began
             self._spent_s += seconds
             self._last_s = seconds if is_pair and self._pairs else self._last_s + seconds
+
+    @property
+    def _next_s(self) -> float:
+        """What another pair is taken to need: as long as the last, unless that was the first and had to compile."""
+        compiled = self._pairs == 1 and self._candidate is not None and self._candidate.compiled
+        return self._last_s * (_AFTER_COMPILING if compiled else 1)
 
 
 def _proven(judgement: Judgement) -> Judgement:

@@ -84,13 +84,18 @@ class Server:
     stand_in: bool = False
     batch_invariant: bool = False
     start_seconds: float | None = None
-    compile_caches: Mapping[str, Json] = field(default_factory=dict)
+    compile_caches: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     invented: bool = False
 
     @property
     def attached(self) -> bool:
         """Whether it is somebody's: its stack is then not that of this Python, and its pids are not known."""
         return self.process is None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether its start had to compile what the next one finds done."""
+        return any(cache["state"] == "cold" for cache in self.compile_caches.values())
 
     def stack(self) -> dict[str, Json]:
         """What an attached server says of its software and its settings, for the provenance.
@@ -123,7 +128,7 @@ class Server:
         log = self.process.log()
         times = self._start_times(log)
         facts: dict[str, Json] = {**read_facts(log), **({"start_seconds": dict(times)} if times else {})}
-        return {**facts, "compile_caches": dict(self.compile_caches)}
+        return {**facts, "compile_caches": {name: dict(cache) for name, cache in self.compile_caches.items()}}
 
     def _start_times(self, log: str) -> dict[str, float]:
         """Seconds of the whole start, then of its parts as `log` tells them."""
@@ -286,7 +291,7 @@ class Starting:
             model.stand_in,
             batch_invariant=self.options.environment.get("VLLM_BATCH_INVARIANT") == "1",
             start_seconds=time.monotonic() - self.began_s,
-            compile_caches={name: {**cache} for name, cache in self.caches.facts().items()},
+            compile_caches=self.caches.facts(),
             invented=True,
         )
         return self.finish(server)

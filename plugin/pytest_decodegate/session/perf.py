@@ -18,7 +18,7 @@ from ..gate.verdict import Basis, Judgement, Verdict
 from ..measure.beside_tpot import QUANTITIES
 from ..measure.sampling import Plan
 from ..metric import Level, Metric
-from ..reference.protocol import GangWork, Judged, ServerWork
+from ..reference.protocol import GangWork, Interrupted, Judged, ServerWork
 from ..report.rates import rates
 from ..settings.markers import declared_load, declared_metrics, marker_advisory, marker_tolerance
 
@@ -252,9 +252,15 @@ class Perf:
         return sick or (self._servers.hung if level in ("window", "server") else ())
 
     def _measured(self, metric: Metric, level: Level, measure: Callable[[Metric], Judged]) -> Judged:
-        """What `measure` gives; a server that failed is a row of the table, too: INVALID, with what it said."""
+        """What `measure` gives; a server that failed is a row of the table, too: INVALID, with what it said.
+
+        So is what a run that was stopped has measured of the metric.
+        """
         try:
             return measure(metric)
+        except Interrupted as interrupt:
+            self._result(interrupt.judged)
+            raise interrupt.by from None
         except ServerError as error:
             failure = error
 
