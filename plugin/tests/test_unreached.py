@@ -9,7 +9,7 @@ import pytest
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.reference.loaded import probe_loaded
-from pytest_decodegate.reference.unreached import Measured, unreached, untold
+from pytest_decodegate.reference.unreached import Measured, unreached
 from pytest_decodegate.settings.settings import read_settings
 from pytest_decodegate.settings.stack import Stack, parse_stack
 
@@ -44,11 +44,12 @@ def test_a_slowdown_that_reaches_no_metric_is_named_with_what_was_measured(slowd
 
 def test_what_servers_alone_are_told_needs_a_server_that_is_measured() -> None:
     flag = parse_stack(["flag:--max-num-seqs=64"], "--base")
-    found = untold((Stack(), flag, flag), served=False)
+    found = unreached((Stack(), flag, flag), [GEMM])
     assert found is not None
     assert found.startswith("flag:--max-num-seqs=64: only servers are told that, and none was measured")
-    assert untold((Stack(), flag), served=True) is None
-    assert untold((Stack(), slower("gemm*=5%")), served=False) is None
+    assert unreached((Stack(), flag), [GEMM, TPOT]) is None
+    assert unreached((Stack(), flag), [GEMM], asked=True) is None
+    assert unreached((Stack(), slower("gemm*=5%")), [GEMM]) is None
 
 
 def test_both_stacks_are_looked_at_and_the_same_miss_is_told_once() -> None:

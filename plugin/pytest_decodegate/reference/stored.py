@@ -15,7 +15,7 @@ from ..measure.beside_tpot import KeptWindows, SameWindows
 from .gang_waves import GangWaves
 from .protocol import GangWork, Judged, ServerWork
 from .settling import Settling, SettlingRules, TimeBudget
-from .unreached import Measured, unreached, untold
+from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     from ..baseline.selection import Selection
@@ -131,9 +131,7 @@ class StoredReference:
 
     def problem(self) -> str | None:
         """See Reference: which slowdown of the stack under test reached no metric, or what servers alone are told."""
-        stacks = [self.settings.stack]
-        served = bool(self._answered) or any(not each.ranks for each in self._measured)
-        return unreached(stacks, self._measured) or untold(stacks, served=served)
+        return unreached([self.settings.stack], self._measured, asked=bool(self._answered))
 
     def ended(self) -> None:
         """See Reference: each verdict has named its baseline."""

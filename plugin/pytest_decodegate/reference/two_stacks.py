@@ -17,7 +17,7 @@ from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..resources.beside import ServersBeside
 from .protocol import GangWork, Judged, ServerWork
 from .servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
-from .unreached import Measured, unreached, untold
+from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     from ..cause import Finding
@@ -195,8 +195,7 @@ class TwoStacks:
 
     def problem(self) -> str | None:
         """See Reference: which slowdown of a stack reached no metric, or what servers alone are told."""
-        stacks, served = self._contrasts.stacks, any(not each.ranks for each in self._measured)
-        return unreached(stacks, self._measured) or untold(stacks, served=served)
+        return unreached(self._contrasts.stacks, self._measured)
 
     def ended(self) -> None:
         """See Reference: says which stacks the run had."""

@@ -32,8 +32,16 @@ class Measured:
         return (slowdown.rank or 0) < self.ranks if self.ranks else reaches_servers(slowdown)
 
 
-def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | None:
-    """Why a run that measured `measured` proves nothing of a slowdown that its stacks ask for; None if it may."""
+def unreached(stacks: Sequence[Stack], measured: Collection[Measured], *, asked: bool = False) -> str | None:
+    """Why a run that measured `measured` proves nothing of what its stacks ask for; None if it may.
+
+    asked: whether a server was asked for answers, besides.
+    """
+    served = asked or any(not each.ranks for each in measured)
+    return _slowed_nothing(stacks, measured) or (None if served else _told_nobody(stacks))
+
+
+def _slowed_nothing(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | None:
     missed = list(dict.fromkeys(_missed(stacks, measured)))
     if not missed:
         return None
@@ -45,10 +53,9 @@ def unreached(stacks: Sequence[Stack], measured: Collection[Measured]) -> str | 
     )
 
 
-def untold(stacks: Sequence[Stack], *, served: bool) -> str | None:
-    """Why a run proves nothing of what its stacks tell servers; None if it may. served: a server was measured."""
+def _told_nobody(stacks: Sequence[Stack]) -> str | None:
     words = list(dict.fromkeys(word for stack in stacks for word in stack.of_servers))
-    if served or not words:
+    if not words:
         return None
 
     return (

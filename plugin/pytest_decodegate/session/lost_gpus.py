@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadInput
 from ..fitness.readings import LostGpus
+from ..machine.cards import cards_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,17 +68,11 @@ def _larger(store: Store, fingerprint: Fingerprint) -> Iterator[_Larger]:
             continue
 
         for session in _sessions(baseline):
-            then = _uuids(session)
+            then = cards_of(session.telemetry)
             known = bool(today and then)
             if today.intersection(then) if known else session.telemetry.get("host") == host:
-                missing = tuple(uuid for uuid in then if uuid not in today) if known else ()
+                missing = tuple(sorted(then - today)) if known else ()
                 yield _Larger(session.instant, session.recorded[:10], count, baseline.machine_class, missing, not known)
-
-
-def _uuids(session: Session) -> list[str]:
-    gpus = session.telemetry.get("gpus")
-    known = [gpu.get("uuid") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    return [str(uuid) for uuid in known if uuid]
 
 
 def _counted(gpus: int) -> str:
