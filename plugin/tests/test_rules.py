@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm, t
 
@@ -183,6 +183,7 @@ def test_a_noisy_metric_is_believed_over_what_was_recorded() -> None:
 
 
 @given(new=values, base=sessions, factor=st.floats(1e-3, 1e3), tolerance=tolerances)
+@example(new=[1.0, 1.0], base=[[1.0, 1.0, 1.0]], factor=467.0, tolerance=0.5)  # no scatter, and that of rounding
 def test_units_do_not_matter(new: list[float], base: list[list[float]], factor: float, tolerance: float) -> None:
     plain = compare(worse_logs(new, "lower"), logs(base), [], KERNELS, 1)
     scaled_base = logs([[factor * value for value in session] for session in base])

@@ -36,7 +36,8 @@ LEAST_SHARE = 1e-5
 
 
 NO_VARIANCE = 1e-24
-"""Stands for none where it is divided by: logs of doubles do not differ by so little."""
+"""Stands for none where it is divided by, and what is no more counts as none: the rounding of doubles gives logs that
+differ by up to 1e-13 where the same numbers, in another unit, do not differ at all."""
 
 
 class Variance(NamedTuple):
@@ -149,7 +150,7 @@ def process_prior(variances: Iterable[Variance], elsewhere: Recorded | None) -> 
     """
     known = [variance for variance in variances if variance.df]
     least = LEAST_SHARE * median([variance.value for variance in known]) if known else 0.0
-    known = [variance for variance in known if max(variance.value, least) > 0]
+    known = [variance for variance in known if max(variance.value, least) > NO_VARIANCE]
     logs = [_unbiased_log(max(value, least), df) for value, df in known]
     level, dispersion = _moments(logs, [trigamma(df / 2) for _, df in known], elsewhere)
     if dispersion <= 0:
