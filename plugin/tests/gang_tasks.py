@@ -234,13 +234,6 @@ def hold_gil() -> None:
     ctypes.PyDLL(None).sleep(3600)
 
 
-def stop_self(who: int) -> None:
-    if my_rank() == who:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    barrier()
-
-
 def deaf_and_stuck() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hold_gil()
