@@ -6,8 +6,10 @@ can hang: each has a limit.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,16 @@ from backstop import Backstop
 from hypothesis import settings
 from scripted import ScriptedServer
 
-# A pytester run inside this process forgets modules that it was first to import, and their rooms go on holding them:
-# what ends a run would then meet two classes of one name.
-import pytest_decodegate.fitness.table
-import pytest_decodegate.report.terminal
-import pytest_decodegate.session.results  # noqa: F401
+import pytest_decodegate
+from pytest_decodegate.metric import Json
+from pytest_decodegate.resources import probe
+
+# A pytester run inside this process forgets modules that it was first to import. So it has all of ours from the start:
+# hundreds of runs need not import them again, what these keep for a session is kept (the floor of the client, 0.7 s),
+# and what ends a run meets no second class of a name that its rooms still hold. Workloads are for ranks.
+for each in pkgutil.walk_packages(pytest_decodegate.__path__, f"{pytest_decodegate.__name__}."):
+    if not each.name.startswith(f"{pytest_decodegate.__name__}.workloads") and not each.name.endswith("__main__"):
+        importlib.import_module(each.name)
 
 pytest_plugins = ["pytester"]
 
@@ -32,6 +39,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """Limit every test; runs that tests start report to no job of GitHub that runs them."""
     os.environ.pop("GITHUB_ACTIONS", None)
     config.pluginmanager.register(Backstop(), "backstop")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asked_once() -> Iterator[None]:
+    """Ask a Python only once what it would load: a process of its own imports torch for that, a second and a half.
+
+    The answer depends on that Python and the variables it is given; a test that has it asked with others asks anew.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        kept: dict[object, dict[str, Json]] = {}
+
+        def ask(
+            python: str, question: str, environment: Mapping[str, str], seconds: float, import_path: Sequence[str]
+        ) -> dict[str, Json]:
+            key = (python, question, *sorted(environment.items()), None, *import_path)
+            if key not in kept:
+                kept[key] = really(python, question, environment, seconds, import_path)
+
+            return dict(kept[key])
+
+        really = probe.ask_python
+        patch.setattr(probe, "ask_python", ask)
+        yield
 
 
 @pytest.fixture(scope="module")
