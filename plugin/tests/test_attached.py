@@ -38,7 +38,7 @@ TESTS = """
         perf.measure(Metric.of("kernel", "cpu"), never)
 """
 
-STEP_SECONDS = 0.008
+STEP_SECONDS = 0.004
 SAME, SLOW, DEAD = 12, 11, 10
 """Tokens of the requests that both answer alike, that the candidate answers slowly, and that kill it in time."""
 
