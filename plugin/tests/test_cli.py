@@ -14,7 +14,9 @@ from stored import MOE, baseline, stored, write
 
 from pytest_decodegate.cli import BAD_INPUT, main
 from pytest_decodegate.client import floor
+from pytest_decodegate.commands import examination
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.fitness.readings import Importable
 from pytest_decodegate.machine.fingerprint import machine
 from pytest_decodegate.machine.host import file_safe
 from pytest_decodegate.reference.loaded import Loaded
@@ -43,6 +45,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seven seconds: a real Python imports torch and vLLM, as those of ranks do."""
     main(["doctor", "--baselines", str(tmp_path)])
     said = capsys.readouterr().out
     assert re.search(r"^(OK|WARN)  gpus ", said, re.MULTILINE)
@@ -54,7 +57,8 @@ def test_doctor_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_doctor_says_what_would_gate_and_what_confounds_already(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The test above asks a real Python what it loads.
+    # The test above asks a real Python what it loads, for six seconds.
+    monkeypatch.setattr(examination, "_module", lambda _, name, __: Importable(name, "2.11"))
     monkeypatch.setattr(forecast, "probe_loaded", lambda *_, **__: Loaded({"torch": "2.11"}, {}))
     here = machine().machine_class
     other = baseline(stored(MOE, 40e-6), machine_class=here, path=f"{file_safe(here)}/0001_other.json")

@@ -228,7 +228,7 @@ def test_a_run_and_a_recording_end_with_true_documents_and_a_job_has_its_summary
 ) -> None:
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=PERF_TESTS)
-    recording = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=report")
+    recording = pytester.runpytest_inprocess("-m", "perf", "--perf-record", "--perf-report=report")
     recording.assert_outcomes(passed=3)
     assert "## decodegate: RECORDED" in (pytester.path / "report/report.md").read_text()
     assert not [line for line in recording.outlines if line.startswith("::")]
@@ -236,7 +236,7 @@ def test_a_run_and_a_recording_end_with_true_documents_and_a_job_has_its_summary
     monkeypatch.setenv("SLOWDOWN", "3")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
-    slower = pytester.runpytest_subprocess("-m", "perf", "--perf-report=report")
+    slower = pytester.runpytest_inprocess("-m", "perf", "--perf-report=report")
     slower.assert_outcomes(failed=3)
     slower.stdout.fnmatch_lines(["::error title=decodegate NO-GO::made_up[[]m=0]*: slower by more than the band*"])
     summary, report = (pytester.path / "step.md").read_text(), (pytester.path / "report/report.md").read_text()
@@ -261,7 +261,7 @@ def test_a_report_that_cannot_be_written_any_more_costs_no_measurement_and_is_sa
             shutil.rmtree("report", ignore_errors=True)
         """
     )
-    result = pytester.runpytest_subprocess("-m", "perf", "--perf-record", "--perf-report=report")
+    result = pytester.runpytest_inprocess("-m", "perf", "--perf-record", "--perf-report=report")
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["open: --perf-report: cannot write to", "    any more: No such file or directory"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
