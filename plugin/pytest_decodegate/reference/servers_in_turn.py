@@ -92,6 +92,7 @@ class _Measured:
     """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it.
 
     current: of the pair that is being measured. alone: what the base gave in a pair that the candidate did not end.
+    newest: the last whole pair, in words.
     """
 
     load: Load
@@ -99,6 +100,7 @@ class _Measured:
     taken: dict[SideName, Taken] = field(init=False)
     current: dict[SideName, Taken] = field(default_factory=dict)
     alone: tuple[Replicate, ...] = ()
+    newest: str = ""
     closed: bool = False
     failure: StackFailed | None = None
 
@@ -119,18 +121,12 @@ class _Measured:
         """Keep the pair if it is whole, and say whether it is: one side of it has nothing to be compared with."""
         if whole := len(self.current) == len(SIDES):
             self.taken = {side: joined([self.taken[side], self.current[side]]) for side in SIDES}
+            self.newest = _in_words(self.current["base"], self.current["candidate"])
         elif base := self.current.get("base"):
             self.alone = base.replicates
 
         self.current.clear()
         return whole
-
-    @property
-    def newest(self) -> str:
-        """What both sides gave in the last whole pair, in words."""
-        base, candidate = (self.taken[side].replicates[-1].value for side in SIDES)
-        change = format_percent(candidate / base - 1)
-        return f"{format_value(base, 's')} and {format_value(candidate, 's')} ({change})"
 
     @property
     def of_base(self) -> tuple[Replicate, ...]:
@@ -432,6 +428,15 @@ class ServersInTurn:
         """What another pair is taken to need: as long as the last, unless that was the first and had to compile."""
         compiled = self._pairs == 1 and self._candidate is not None and self._candidate.compiled
         return self._last_s * (_AFTER_COMPILING if compiled else 1)
+
+
+def _in_words(base: Taken, candidate: Taken) -> str:
+    """What both sides gave in a pair: a window that broke a rule gives nothing."""
+    if not (base.replicates and candidate.replicates):
+        return "none, for a window broke a rule"
+
+    before, after = (taken.replicates[-1].value for taken in (base, candidate))
+    return f"{format_value(before, 's')} and {format_value(after, 's')} ({format_percent(after / before - 1)})"
 
 
 def _proven(judgement: Judgement) -> Judgement:
