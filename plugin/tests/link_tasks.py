@@ -8,7 +8,7 @@ from typing import Any
 from pytest_decodegate.workloads.collectives.communicators import rank_and_world_size
 from pytest_decodegate.workloads.collectives.links import link_times
 
-HELD_UP_SECONDS = 0.05
+HELD_UP_SECONDS = 0.02
 
 
 def times() -> list[float]:

@@ -261,6 +261,7 @@ def test_torchrun_fixture_tells_each_failure_and_goes_on(pytester: pytest.Pytest
 
 
 def test_a_hang_is_told_before_the_faulthandler_timeout(pytester: pytest.Pytester) -> None:
+    """Seven seconds, most of them the timeout: its margin for naming a rank is five."""
     # Ranks start in a test without that timeout: on a busy machine their start alone may take longer.
     pytester.makeconftest(
         """

@@ -159,6 +159,7 @@ def test_an_answer_that_cannot_be_kept_is_said_and_is_no_answer(
 
 
 def test_whatever_the_candidate_does_the_answer_says_so_and_the_base_is_kept(pytester: pytest.Pytester) -> None:
+    """All faults in one run, half a minute: a hang that is waited for, and starts after what ended ranks."""
     venv_with_our_packages(pytester, flashinfer="99.9")
     result = upgrade(
         pytester, "--candidate=python=twin,env:CANDIDATE=1", "--", *PAIRS, f"--perf-deadline={DEADLINE_SECONDS}"

@@ -85,6 +85,7 @@ def pair() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
 def test_two_servers_are_measured_in_turn(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, pair: tuple[ScriptedServer, ScriptedServer]
 ) -> None:
+    """One that is alike, one that is slower (measured again, to confirm it) and one that dies, in one run: 9 s."""
     log: list[tuple[str, int]] = []
     base, candidate = paced(pair[0], log), paced(pair[1], log, slow=4.0)
     monkeypatch.setenv("MY_KEY", "sk-1")

@@ -203,6 +203,7 @@ def of_a_run(session: str, factor: float) -> dict[str, Measurement]:
 def test_a_new_session_of_a_whole_run_is_a_diff_that_can_be_reviewed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Two sessions of a run's real size, recorded metric by metric as a run does it: that takes five seconds."""
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "baselines")
     texts = []

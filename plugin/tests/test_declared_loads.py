@@ -72,7 +72,10 @@ def test_the_loads_of_a_run_are_those_of_the_metrics_that_it_measures(pytester: 
 def test_windows_of_all_declared_loads_are_measured_before_the_first_verdict(
     pytester: pytest.Pytester, servers: tuple[ScriptedServer, ScriptedServer]
 ) -> None:
-    """Two attached servers stand for those that are started: the second test adds no window, but finds its own."""
+    """Two attached servers stand for those that are started: the second test adds no window, but finds its own.
+
+    It takes what its windows take.
+    """
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=TESTS)
     log: Counter[tuple[str, int]] = Counter()

@@ -217,6 +217,7 @@ def test_the_reference_host_is_shown_beside_the_published_figures_and_gated_by_n
 def test_what_is_recorded_on_the_reference_host_takes_the_place_of_the_published_figures(
     reference_host: Callable[..., pytest.RunResult],
 ) -> None:
+    """Two runs on a server whose pace is beyond the published band: what was recorded must be what gates."""
     reference_host("--perf-record").assert_outcomes(passed=2)
     result = reference_host()
 

@@ -121,7 +121,7 @@ def test_done_ends_an_answer_whatever_the_connection_does(scripted: ScriptedServ
 
 def test_done_inside_a_text_ends_nothing(scripted: ScriptedServer) -> None:
     first = event({"choices": [{"text": "data: [DONE]", "token_ids": [1], "finish_reason": None}]})
-    scripted.completion = streaming([first, *answer()[1:]], pause_s=0.4)
+    scripted.completion = streaming([first, *answer()[1:]], pause_s=0.1)
     assert complete(scripted).tokens == TOKENS
 
 
@@ -395,6 +395,9 @@ def test_one_of_two_stacks_that_hangs_ends_the_other_tests(pytester: pytest.Pyte
     assert second["reasons"][0]["text"].startswith("a server hung in this run, and is asked nothing more: ")
 
 
+RECORD = ("--perf-record", "--perf-replicates=2")
+
+
 def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
     pytester: pytest.Pytester, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +406,7 @@ def test_the_wait_for_a_warm_up_is_said_with_its_deadline(
     scripted.completion = streaming(answer(), pause_s=0.05)
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(WEDGED)
-    result = pytester.runpytest_inprocess("-m", "perf", "-k", "first", f"--perf-server={scripted.url}", "--perf-record")
+    result = pytester.runpytest_inprocess("-m", "perf", "-k", "first", f"--perf-server={scripted.url}", *RECORD)
     result.stdout.fnmatch_lines(["*first: warming up, 0 s, at most 900 s without a token (--perf-warmup-timeout)*"])
 
 

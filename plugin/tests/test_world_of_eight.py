@@ -42,6 +42,7 @@ def gang(bench: Bench) -> Gang:
 
 
 def test_every_collective_is_right_on_all_ranks(gang: Gang) -> None:
+    """Its setup starts the eight ranks of all tests here: eight imports of torch."""
     ranks = gang.run(collective_tasks.check_and_time_all)
     assert [wrong for taken in ranks for wrong, _, _ in taken.values()] == [None] * RANKS * len(ranks[0])
     contracts = {name: contract for name, (_, _, contract) in ranks[0].items()}
