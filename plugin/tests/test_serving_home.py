@@ -27,7 +27,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> home.ServerLaunch:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> home.ServerLaunch:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return home.ServerLaunch(tmp_path, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 60.0)
 
 

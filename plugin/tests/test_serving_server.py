@@ -2,10 +2,12 @@
 
 import re
 import socket
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import wheels
 from children import is_running, tree
 from loops import windows
 from scripted_vllm import launch, options
@@ -128,7 +130,7 @@ def test_a_launched_server_gets_a_key_that_no_argument_shows_and_our_requests_se
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = """
-    print("key", os.environ["VLLM_API_KEY"], flush=True)
+    print("key", open(arguments["--config"]).read(), os.environ["VLLM_API_KEY"], flush=True)
     def do_GET(self, get=Handler.do_GET):
         print(self.path, self.headers["Authorization"], flush=True)
         get(self)
@@ -142,17 +144,42 @@ def test_a_launched_server_gets_a_key_that_no_argument_shows_and_our_requests_se
             assert server.process is not None
             key = server.endpoint.key
             raw = server.process.log_path.read_text()
-            arguments = [Path(f"/proc/{pid}/cmdline").read_text() for pid in tree(server)]
+            shown = [Path(f"/proc/{pid}/{file}").read_text() for pid in tree(server) for file in ("cmdline", "environ")]
+            mode = server.process.log_path.with_name("server.yaml").stat().st_mode
 
-        assert f"key {key}\n" in raw
+        assert f'key api-key: "{key}"\n sk-mine\n' in raw
+        assert stat.S_IMODE(mode) == 0o600
         assert f"/v1/models Bearer {key}\n" in raw
         assert len(key) >= 40
-        assert not any(key in line for line in arguments)
+        assert not any(key in line for line in shown), "vLLM compiles anew for another variable, and writes them all"
         assert key not in repr(server)
         keys.add(key)
 
-    assert len(keys) == 1, "vLLM compiles anew for another key"
-    assert keys != {"sk-mine"}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("flag", [("--config", "mine.yaml"), ("--config=mine.yaml",)])
+def test_where_the_user_has_a_file_of_flags_the_key_goes_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: tuple[str, ...]
+) -> None:
+    """vLLM takes one file."""
+    monkeypatch.setenv("VLLM_API_KEY", "sk-mine")
+    script = """
+    print(sum(word.startswith("--config") for word in sys.argv), "key", os.environ["VLLM_API_KEY"], flush=True)
+    serve()
+    """
+    with launch(options(tmp_path, script, model=LocalModel(tmp_path / "model", 100, flag))) as server:
+        assert server.process is not None
+        assert f"1 key {server.endpoint.key}\n" in server.process.log_path.read_text()
+
+
+@pytest.mark.parametrize("version", wheels.VERSIONS)
+def test_vllm_reads_a_key_from_a_file_of_flags(version: str) -> None:
+    """Also where no subcommand is given, and the key there comes before the variable's."""
+    assert "No sub command (e.g., api_server entry point)" in wheels.source(version, "vllm/utils/argparse_utils.py")
+    moved = "vllm/entrypoints/serve/middleware/register.py"
+    server = wheels.source(version, moved if wheels.has(version, moved) else "vllm/entrypoints/openai/api_server.py")
+    assert "(args.api_key or [envs.VLLM_API_KEY])" in server
 
 
 def test_a_server_that_dies_under_load_is_named_with_its_log(tmp_path: Path) -> None:

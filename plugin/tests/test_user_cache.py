@@ -1,4 +1,4 @@
-"""What runs of one user keep for each other: secrets and files, and never what somebody else can have put there."""
+"""What runs of one user keep for each other, and never what somebody else can have put there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_decodegate.process.user_cache import cache_folder, kept_files, kept_secret
+from pytest_decodegate.process.user_cache import cache_folder, kept_files
 from pytest_decodegate.serving.models import write_rank_slice
 from pytest_decodegate.serving.server import ServerOptions, begin
 
@@ -27,14 +27,6 @@ def files(folder: Path, **contents: str) -> Path:
         (folder / name).write_text(content)
 
     return folder
-
-
-def test_a_secret_stays_and_is_for_its_user_alone(cache: Path) -> None:
-    secret = kept_secret("key")
-    assert len(secret) >= 40
-    assert kept_secret("key") == secret != kept_secret("other")
-    assert stat.S_IMODE((cache / "key").stat().st_mode) == 0o600
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
 def test_the_same_files_are_kept_once_wherever_they_were_written(tmp_path: Path) -> None:
@@ -56,22 +48,48 @@ def widened(path: Path) -> None:
 
 
 def edited(path: Path) -> None:
-    file = path if path.is_file() else path / "a"
-    file.write_text("x")
+    (path / "a").write_text("x")
 
 
-@pytest.mark.parametrize("harm", [widened, edited])
-def test_files_that_another_can_have_touched_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def littered(path: Path) -> None:
+    (path / ".DS_Store").write_text("x")
+
+
+@pytest.mark.parametrize("harm", [widened, edited, littered])
+def test_files_that_another_can_have_touched_are_put_there_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     scratch = files(tmp_path / "one", a="1")
-    harm(kept_files(scratch))
+    kept = kept_files(scratch)
+    harm(kept)
+    assert kept_files(scratch) == kept
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {"a": "1"}
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o022, 0o077])
+def test_files_are_kept_under_every_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        assert kept_files(files(tmp_path / "one", a="1")).parent == cache_folder() / "files"
+    finally:
+        os.umask(before)
+
+
+def test_a_relative_folder_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", ".cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert kept_files(files(tmp_path / "one", a="1")).parent == tmp_path / ".cache" / "decodegate" / "files"
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    scratch = files(tmp_path / "one", a="1")
     assert kept_files(scratch) == scratch
-
-
-@pytest.mark.parametrize("harm", [widened, edited])
-def test_a_secret_that_another_may_know_is_not_used(cache: Path, harm: Callable[[Path], None]) -> None:
-    secret = kept_secret("key")
-    harm(cache / "key")
-    assert len({secret, kept_secret("key"), kept_secret("key")}) == 3
 
 
 @pytest.mark.parametrize("make", [widened, lambda cache: (cache.rmdir(), cache.write_text("a file"))])
@@ -82,7 +100,6 @@ def test_nothing_is_kept_where_others_can_write_or_no_folder_can_be(
     make(cache)
     scratch = files(tmp_path / "one", a="1")
     assert kept_files(scratch) == scratch
-    assert kept_secret("key") != kept_secret("key")
 
 
 def test_a_folder_of_another_user_is_none_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-
-_LEAST_SECRET = 40  # characters; a shorter file was not written to its end
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where all of it lies."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "decodegate")
+    """Where all of it lies; a relative XDG_CACHE_HOME counts for nothing, as its specification has it."""
+    given = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "decodegate"
 
 
 def why_not_private(folder: Path) -> str:
@@ -30,19 +29,6 @@ def why_not_private(folder: Path) -> str:
     return ""
 
 
-def kept_secret(name: str) -> str:
-    """A secret that is the same in every run of this user; one of this run alone where none can be kept.
-
-    For what is not to change from run to run and that other users of the host must not know.
-    """
-    fresh = secrets.token_urlsafe(32)
-    try:
-        path = _private_folder() / name
-        return _read_secret(path) if path.exists() else _write_secret(path, fresh)
-    except (OSError, ValueError):  # somebody else's, or another run writes it just now
-        return fresh
-
-
 def kept_files(scratch: Path) -> Path:
     """A folder with the files of `scratch` whose path is the same in every run; `scratch` where none can be kept.
 
@@ -52,11 +38,11 @@ def kept_files(scratch: Path) -> Path:
         folder = _private_folder() / "files"
         folder.mkdir(mode=0o700, exist_ok=True)
         target = folder / _digest(scratch)
-        if not target.exists():
+        if not _is_whole(target):
             _put(scratch, target)
 
-        return target if not why_not_private(target) and _digest(target) == target.name else scratch
-    except OSError:
+        return target if _is_whole(target) else scratch
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home of this user
         return scratch
 
 
@@ -70,31 +56,21 @@ def _private_folder() -> Path:
     return folder
 
 
-def _write_secret(path: Path, secret: str) -> str:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret.encode())
-
-    return secret
-
-
-def _read_secret(path: Path) -> str:
-    """What was kept; raises ValueError where others can read it, or it is not whole."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise ValueError(f"{path} is not this user's alone")
-    if len(text := path.read_text("ascii")) < _LEAST_SECRET:
-        raise ValueError(f"{path} was not written to its end")
-
-    return text
+def _is_whole(target: Path) -> bool:
+    """Whether it holds what its name says, and nobody else can have written there."""
+    return target.is_dir() and not why_not_private(target) and _digest(target) == target.name
 
 
 def _put(scratch: Path, target: Path) -> None:
-    """Copy all of it or nothing; another run may do the same meanwhile."""
+    """Copy all of it or nothing, in place of what is broken; another run may do the same meanwhile."""
     made = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        shutil.copytree(scratch, made, dirs_exist_ok=True)
-        if not target.exists():
-            made.rename(target)
+        shutil.copytree(scratch, made / "new")
+        (made / "new").chmod(0o700)  # copied with the mode that the umask gave it
+        with suppress(FileNotFoundError):
+            target.rename(made / "broken")
+        with suppress(OSError):  # another run was first
+            (made / "new").rename(target)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

@@ -42,7 +42,7 @@ _OURS: Final = "decodegate chooses it, so that it measures its own server"
 REFUSED: Final[Mapping[str, str]] = {
     "host": _OURS,
     "served-model-name": _OURS,
-    "api-key": "the server gets one of its own, by its environment: every user of the host can read arguments",
+    "api-key": "the server gets one of its own, in a file: every user of the host can read arguments",
 }
 """Flags that no user's command line may have."""
 

@@ -20,7 +20,6 @@ from ..errors import BadInput, ServerError
 from ..metric import Json
 from ..printable import printable
 from ..process.compile_caches import CompileCaches
-from ..process.user_cache import kept_secret
 from .log_facts import headline, read_facts, start_times
 from .models import LocalModel
 from .pages import fetch, page, read_pages
@@ -30,9 +29,10 @@ from .said import settings_said
 OnWait = Callable[[str], None]
 
 API_KEY = "VLLM_API_KEY"
-"""Where vLLM looks for the key that its clients must send."""
+"""Where vLLM looks for the key that its clients must send, unless a file of flags holds one."""
 
 _HOST = "127.0.0.1"
+_CONFIG = "--config"
 POLL_SECONDS = 0.5
 _DEATH_SECONDS = 5.0  # vLLM's front end outlives its engine by a few seconds
 LEAST_ORDINARY = 1000
@@ -316,19 +316,37 @@ def begin(options: ServerOptions) -> Starting:
     """Start the process of vLLM under guard; raises BadInput if the port is taken."""
     port = _free_port(options.port)
     # A name of our own: whoever else comes to listen on this port cannot be taken for our server. A key of our own:
-    # other users of this host can neither ask it nor disturb it. The key is the same at every start: vLLM finds what
-    # torch.compile left by all its variables, this one among them, and would compile anew.
-    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", kept_secret("server-key"))
-    # Not among the arguments, which every user of the host can read. It takes the place of the user's own.
-    environment = {**options.environment, **options.model.variables(options.environment), API_KEY: endpoint.key}
+    # other users of this host can neither ask it nor disturb it. No dash can begin it, which would make it a flag.
+    endpoint = Endpoint(f"http://{_HOST}:{port}", f"decodegate-{secrets.token_hex(4)}", secrets.token_hex(32))
+    environment = {**options.environment, **options.model.variables(options.environment)}
+    flags = _tell_key(options, endpoint.key, environment)
     caches = CompileCaches(environment)
     process = ServerProcess(
-        _command(options, endpoint, port),
+        [*_command(options, endpoint, port), *flags],
         environment=environment,
         log_path=options.log_path,
         grace_seconds=options.grace_seconds,
     )
     return Starting(options, endpoint, process, caches, time.monotonic())
+
+
+def _tell_key(options: ServerOptions, key: str, environment: dict[str, str]) -> list[str]:
+    """Flags by which the server learns its key: not among them, since every user of the host can read arguments.
+
+    Nor in `environment`, if that can be: vLLM finds what torch.compile left by the values of its variables, so that
+    each start would compile anew, and up to 0.26 it writes them there, for everybody to read. Where the user has a file
+    of flags, of which vLLM takes one, the key takes the place of the user's own in the environment all the same.
+    """
+    if any(word.partition("=")[0] == _CONFIG for word in options.model.arguments):
+        environment[API_KEY] = key
+        return []
+
+    folder = options.log_path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "server.yaml"
+    path.touch(mode=0o600)
+    path.write_text(f'api-key: "{key}"\n', encoding="utf-8")
+    return [_CONFIG, str(path)]
 
 
 def _command(options: ServerOptions, endpoint: Endpoint, port: int) -> list[str]:
