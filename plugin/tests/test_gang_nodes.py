@@ -1,4 +1,7 @@
-"""Two nodes, both on this machine: two torchruns that meet over loopback, ranks that connect by TCP."""
+"""Two nodes, both on this machine: two torchruns that meet over loopback, ranks that connect by TCP.
+
+One gang serves the first tests; the death of a rank is the last of them, since it ends the gang.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,29 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tag() -> str:
     return uuid.uuid4().hex
 
 
-@pytest.fixture
-def gang(tmp_path: Path, tag: str) -> Iterator[Gang]:
+@pytest.fixture(scope="module")
+def log_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gangs")
+
+
+@pytest.fixture(scope="module")
+def gang(log_root: Path, tag: str) -> Iterator[Gang]:
     # One start command appends the program, the other one quotes it for a shell, as ssh needs it.
     nodes = Nodes(("env NODE=a", "sh -c {command}"), f"127.0.0.1:{free_port()}", "127.0.0.1")
     secret = {"HF_TOKEN": "it's a secret"}
-    options = GangOptions(log_root=tmp_path, env={TAG: tag, **secret}, start_seconds=90.0, nodes=nodes)
+    options = GangOptions(log_root=log_root, env={TAG: tag, **secret}, start_seconds=90.0, nodes=nodes)
     with Gang(2, options, name="nodes") as gang:
         yield gang
 
     assert processes.tagged(TAG, tag) == []
 
 
-def test_ranks_of_two_nodes_work_together_and_say_who_they_are(gang: Gang, tmp_path: Path) -> None:
+def test_ranks_of_two_nodes_work_together_and_say_who_they_are(gang: Gang, log_root: Path) -> None:
     assert gang.run(gang_tasks.allreduce_of_ranks) == [3.0, 3.0]
     assert gang.run(gang_tasks.my_rank) == [0, 1]
     assert {(hello.host, hello.local_rank) for hello in gang.hellos.values()} == {(socket.gethostname(), 0)}
@@ -54,15 +62,15 @@ def test_ranks_of_two_nodes_work_together_and_say_who_they_are(gang: Gang, tmp_p
     assert sum(environment.get("NODE") == "a" for environment in found) == 1
     assert not Path(found[0][protocol.KEY_FILE]).exists()
     assert re.fullmatch(r"127\.0\.0\.1:\d+", found[0][protocol.ADDRESS])
-    assert list(tmp_path.glob("nodes-*/node[01]/torchrun.log"))
+    assert list(log_root.glob("nodes-*/node[01]/torchrun.log"))
 
 
-def test_variables_reach_the_ranks_of_a_node_without_a_trace(gang: Gang, tag: str, tmp_path: Path) -> None:
+def test_variables_reach_the_ranks_of_a_node_without_a_trace(gang: Gang, tag: str, log_root: Path) -> None:
     assert {found["HF_TOKEN"] for found in gang.run(gang_tasks.environment)} == {"it's a secret"}
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes.tagged(TAG, tag)]
     assert len(commands) >= 6
     assert not any(b"secret" in command for command in commands)
-    assert not list(tmp_path.glob("nodes-*/node*/start.sh"))
+    assert not list(log_root.glob("nodes-*/node*/start.sh"))
 
 
 def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag: str) -> None:
@@ -73,8 +81,9 @@ def test_the_death_of_a_rank_on_one_node_is_named_and_ends_both(gang: Gang, tag:
 
 
 def test_a_rank_on_another_host_is_asked_for_its_stack_over_the_connection(
-    tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tag = uuid.uuid4().hex
     monkeypatch.setattr("pytest_decodegate.gang.rank.SYSTEM", "another system")  # so that no signal can be sent
     nodes = Nodes(("", ""), f"127.0.0.1:{free_port()}", "127.0.0.1")
     options = GangOptions(log_root=tmp_path, env={TAG: tag}, start_seconds=90.0, nodes=nodes)
