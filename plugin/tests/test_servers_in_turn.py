@@ -88,6 +88,7 @@ class Host:
     first: int = LEAST_PAIRS
     windows_of: dict[str, list[float]] = field(default_factory=dict)
     compiles_first: bool = False
+    start_minutes: float = 0.0
     stopped_at: int = 0
 
     def start(self, side: SideName) -> Any:
@@ -139,7 +140,10 @@ class Host:
         return ServerError("the server ended between two metrics") if id(server) in self.gone else None
 
     def servers(self) -> Servers:
-        return Servers(self.start, self.window, self.questions, self.why_gone, clock=lambda: 60.0 * self.minutes)
+        return Servers(self.start, self.window, self.questions, self.why_gone, clock=self.clock)
+
+    def clock(self) -> float:
+        return 60.0 * (self.minutes + self.start_minutes * len(self.starts))
 
     def in_turn(
         self,
@@ -278,9 +282,29 @@ def test_a_run_that_is_stopped_says_what_its_whole_pairs_say_and_proves_nothing(
 
     judged = stopped.value.judged
     assert judged.judgement.verdict is Verdict.INCONCLUSIVE
-    assert judged.judgement.reasons == ("stopped after 2 pairs, before they were looked at",)
+    assert judged.judgement.reasons == ("the run was stopped after 2 pairs",)
+    assert judged.judgement.notes[0].startswith("2 pairs of server starts in ")
     assert judged.judgement.numbers.change == pytest.approx(0.05, abs=0.01)
     assert len(judged.replicates) == len(judged.base) == 2
+
+
+def test_of_one_pair_nothing_but_its_line_can_be_said() -> None:
+    host = Host(slower=1.05, stopped_at=6, scatter=0.0)
+    with pytest.raises(Interrupted) as stopped:
+        host.judgement(loads=LOADS)
+
+    judgement = stopped.value.judged.judgement
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.reasons[0] == "the run was stopped after 1 pair"
+    assert host.said[-1].startswith("pair 1, base and candidate: tpot[c=1] 20.0 ms and 21.0 ms (+5.0 %), tpot[c=8] ")
+
+
+def test_what_is_whole_of_a_pair_that_is_stopped_is_said_too() -> None:
+    host = Host(stopped_at=4, scatter=0.0)
+    with pytest.raises(Interrupted):
+        host.judgement(loads=LOADS)
+
+    assert host.said[-1] == "pair 1, base and candidate: tpot[c=1] 20.0 ms and 20.0 ms (+0.00 %)"
 
 
 def test_a_run_that_is_stopped_before_a_pair_is_whole_has_nothing_to_say() -> None:
@@ -291,13 +315,14 @@ def test_a_run_that_is_stopped_before_a_pair_is_whole_has_nothing_to_say() -> No
 
 
 def test_a_start_that_had_to_compile_is_no_price_of_the_next() -> None:
-    """A pair takes two minutes here: of 3.5 none would be left for a second."""
-    host = Host(compiles_first=True)
-    assert host.judgement(budget_minutes=3.5).basis.replicates == 2
-    assert Host().judgement(budget_minutes=3.5).basis.replicates == 1
+    """Both of the first pair take ten minutes, and are taken to take five then; windows cost what they cost."""
+    host = Host(compiles_first=True, start_minutes=10)
+    assert host.judgement(budget_minutes=34).basis.replicates == 2
+    assert Host(compiles_first=True, start_minutes=10).judgement(budget_minutes=33).basis.replicates == 1
+    assert Host(start_minutes=10).judgement(budget_minutes=43).basis.replicates == 1
     plan, *_ = host.said
     assert plan.startswith(
-        "at least 3 pairs = 6 starts of about 0.5 min, of which the first had to compile: 4 min and "
+        "at least 3 pairs = 6 starts of about 0.5 min, twice as long for the first, which compiles: 4 min "
     )
 
 

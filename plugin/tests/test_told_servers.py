@@ -242,5 +242,5 @@ def test_a_run_that_is_stopped_reports_what_its_whole_pairs_say(
     events = map(json.loads, (pytester.path / "report/results.jsonl").read_text().splitlines())
     (tpot,) = (event for event in events if event.get("metric") == "tpot")
     assert tpot["verdict"] == "INCONCLUSIVE"
-    assert tpot["reasons"][0]["text"] == "stopped after 2 pairs, before they were looked at"
+    assert tpot["reasons"][0]["text"] == "the run was stopped after 2 pairs"
     assert tpot["replicates"] == 2

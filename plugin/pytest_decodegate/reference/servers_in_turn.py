@@ -167,6 +167,7 @@ class ServersInTurn:
         self._pairs = 0
         self._spent_s = 0.0
         self._last_s = 0.0
+        self._compiled_s = 0.0  # of starts in the newest pair that had to compile
         self._looks: tuple[int, ...] = ()
 
     def candidate(self) -> Server:
@@ -230,12 +231,11 @@ class ServersInTurn:
     def _cut_short(self, metric: Metric) -> Judgement:
         """What whole pairs say where a run ended between two looks: shown, and proof of nothing."""
         judgement = self._judged(metric)
-        if not judgement.verdict.judged:
-            return judgement
-
-        pairs = f"stopped after {judgement.basis.replicates} pairs, before they were looked at"
-        reasons = (*judgement.reasons, Finding(pairs, Cause.TOO_FEW))
-        return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=reasons, settlement=None)
+        pairs = judgement.basis.replicates
+        stopped = Finding(f"the run was stopped after {pairs} pair{'' if pairs == 1 else 's'}", Cause.TOO_FEW)
+        notes = (*self._account(judgement, self._spent_s, cut=False), *judgement.notes)
+        judgement = replace(judgement, reasons=(stopped, *judgement.reasons), notes=notes, settlement=None)
+        return replace(judgement, verdict=Verdict.INCONCLUSIVE) if judgement.verdict.judged else judgement
 
     def _account(self, judgement: Judgement, seconds: float, *, cut: bool) -> Iterator[Finding]:
         """What the pairs cost, and what a reader should know of the servers. cut: the budget ended them too early."""
@@ -292,6 +292,7 @@ class ServersInTurn:
         order = SIDES[::-1] if self._pairs % 2 == 0 else SIDES
         names = [name for name, measured in self._of.items() if measured.goes_on and not measured.closed]
         self._failed.clear()
+        self._compiled_s = self._compiled_s if self._pairs == 0 else 0.0  # one of the first has started before
         try:
             with self._spending(is_pair=True):
                 if self._servers.both:
@@ -300,12 +301,15 @@ class ServersInTurn:
                     for side in order:
                         self._visit(side, self._take_first(side) or self._start(side), names)
         finally:
-            whole = [name for name, measured in self._of.items() if measured.end_pair()]
+            self._end_pair()
 
         self._pairs += 1
-        if whole:  # said at once: a run that is stopped has then not measured for nothing
+
+    def _end_pair(self) -> None:
+        """Keep what is whole of a pair, and say it at once: a run that is stopped has then measured something."""
+        if whole := [name for name, measured in self._of.items() if measured.end_pair()]:
             said = ", ".join(f"{name} {self._of[name].newest}" for name in whole)
-            self._say(f"pair {self._pairs}, base and candidate: {said}")
+            self._say(f"pair {self._pairs + 1}, base and candidate: {said}")
 
     def _beside_each_other(self, order: Sequence[SideName], names: Sequence[str]) -> None:
         """All answers, then window after window, begun by each side in turn."""
@@ -326,9 +330,11 @@ class ServersInTurn:
         return first if first is not None and self._servers.gone(first) is None else None
 
     def _start(self, side: SideName) -> Server:
+        began = self._servers.clock()
         with self._remembering_failure(), blamed(side):
             server = self._servers.start(side)
 
+        self._note_compiled(began, server)
         if side == "candidate":
             self._candidate = server
 
@@ -336,11 +342,18 @@ class ServersInTurn:
 
     def _both(self) -> Mapping[SideName, Server]:
         assert self._servers.both
+        began = self._servers.clock()
         with self._remembering_failure():
             servers = self._servers.both(self._pairs % 2 == 1)
 
+        self._note_compiled(began, *servers.values())
         self._candidate = servers["candidate"]
         return servers
+
+    def _note_compiled(self, began: float, *servers: Server) -> None:
+        """Remember how long a start took that had to compile. began: of the clock."""
+        if any(server.compiled for server in servers):
+            self._compiled_s += self._servers.clock() - began
 
     @contextmanager
     def _remembering_failure(self) -> Iterator[None]:
@@ -406,10 +419,12 @@ class ServersInTurn:
         two = " of two servers beside each other" if self._servers.both else ""
         first, budget = candidate.start_seconds / 60, self._budget.seconds / 60
         later = first * (_AFTER_COMPILING if candidate.compiled else 1)
-        compiled = ", of which the first had to compile" if candidate.compiled else ""
+        compiling = 1 if self._servers.both else 2  # the first of each stack
+        compiled = ", twice as long for the first, which compiles" if candidate.compiled else ""
         return (
             f"at least {pairs} pairs = {starts} starts{two} of about {later:.1f} min{compiled}: "
-            f"{first + (starts - 1) * later:.0f} min and their windows, of {budget:.3g} (--perf-budget); {shows}"
+            f"{compiling * first + (starts - compiling) * later:.0f} min and their windows, of {budget:.3g} "
+            f"(--perf-budget); {shows}"
         )
 
     @contextmanager
@@ -425,9 +440,8 @@ class ServersInTurn:
 
     @property
     def _next_s(self) -> float:
-        """What another pair is taken to need: as long as the last, unless that was the first and had to compile."""
-        compiled = self._pairs == 1 and self._candidate is not None and self._candidate.compiled
-        return self._last_s * (_AFTER_COMPILING if compiled else 1)
+        """What another pair is taken to need: as long as the last, but for starts in it that had to compile."""
+        return self._last_s - (1 - _AFTER_COMPILING) * self._compiled_s
 
 
 def _in_words(base: Taken, candidate: Taken) -> str:

@@ -15,7 +15,7 @@ from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
 from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..resources.beside import ServersBeside
-from .protocol import GangWork, Judged, ServerWork
+from .protocol import GangWork, Interrupted, Judged, ServerWork
 from .servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
 from .unreached import Measured, unreached
 
@@ -100,13 +100,21 @@ class TwoStacks:
 
     def measure_tpot(self, work: ServerWork) -> Judged:
         """See Reference: on fresh servers of both stacks, or on attached ones, which serve all metrics of the run."""
-        in_turn, name = self._in_turn, work.metric.name
-        with self._telling_the_base(work.metric):
-            judgement = in_turn.judgement(work.metric, work.load)
+        try:
+            with self._telling_the_base(work.metric):
+                judgement = self._in_turn.judgement(work.metric, work.load)
+        except Interrupted as stopped:
+            stopped.judged = self._with_beside(work, stopped.judged)
+            raise
 
+        return self._with_beside(work, self._in_turn.judged(judgement))
+
+    def _with_beside(self, work: ServerWork, judged: Judged) -> Judged:
+        """`judged` with what else its windows say."""
+        in_turn, name = self._in_turn, work.metric.name
         beside = tuple(self._noted(in_turn.beside(name, metric, quantity)) for metric, quantity in work.beside)
         self._measured += [Measured(metric.name, 0) for metric in (work.metric, *(metric for metric, _ in work.beside))]
-        return self._noted(replace(in_turn.judged(judgement), beside=beside))
+        return self._noted(replace(judged, beside=beside))
 
     @cached_property
     def _in_turn(self) -> ServersInTurn:
