@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from stored import baseline, stored, write
 
 from pytest_decodegate.cli import main
 from pytest_decodegate.metric import Metric
+from pytest_decodegate.profile import documents
 from pytest_decodegate.profile.ledger import parts
 from pytest_decodegate.profile.measured import time_of
 
@@ -134,8 +136,8 @@ def test_what_tpot_holds_beyond_all_names_is_said(
     ("arguments", "said"),
     [
         (["--ranks", "2"], "17 AllReduces a step, and 61 layers need 123"),
-        (["--ranks", "1", "--layers", "8"], "is of 1 stream(s) on 2 rank(s), and the ledger of 1 on 1"),
-        (["--ranks", "4", "--layers", "8"], "is of 1 stream(s) on 2 rank(s), and the ledger of 1 on 4"),
+        (["--ranks", "1", "--layers", "8"], "is of 1 token(s) a step on 2 rank(s), and the ledger of 1 on 1"),
+        (["--ranks", "4", "--layers", "8"], "is of 1 token(s) a step on 2 rank(s), and the ledger of 1 on 4"),
     ],
 )
 def test_a_profile_of_another_step_is_refused(
@@ -143,6 +145,22 @@ def test_a_profile_of_another_step_is_refused(
 ) -> None:
     assert run(str(kernels), *arguments, "--profile", str(profile)) != 0
     assert said in capsys.readouterr().err
+
+
+def test_a_speculative_or_partial_profile_is_no_step_of_that_ledger(
+    kernels: Path, profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = documents.read(profile)
+    for changed, said in (
+        (replace(whole, streams=1, tokens=4), "is of 4 token(s) a step on 2 rank(s), and the ledger of 1 on 2"),
+        (replace(whole, missing=(2,)), "is partial, without rank(s) 2"),
+    ):
+        file = tmp_path / "other.json"
+        documents.write(file, documents.dumps(changed))
+        assert run(str(kernels), "--ranks", "2", "--layers", "8", "--profile", str(file)) != 0
+        out, err = capsys.readouterr()
+        assert said in err
+        assert out == "", "nothing is shown beside what is refused"
 
 
 def test_a_profile_beside_half_a_sum_is_refused(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import traces
@@ -11,8 +14,9 @@ from aiohttp import web
 from scripted import ScriptedServer, answer, streaming
 from traces import Invented
 
+from pytest_decodegate.errors import ServerError
 from pytest_decodegate.resources.server import ServerUnderTest
-from pytest_decodegate.serving.server import attach
+from pytest_decodegate.serving.server import Server, attach
 
 TEST = """
     import pytest
@@ -86,6 +90,33 @@ def test_one_server_serves_all_profiles_and_none_that_is_timed_has_a_profiler(
     assert timed is None
     assert traces_of is not None
     assert {file.name for file in traces_of.glob("*.json")} == {"profile_of_1.json", "profile_of_2.json"}
+
+
+def test_a_server_that_dies_in_a_profile_keeps_none_from_being_timed(
+    pytester: pytest.Pytester, opened: list[Path | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object, **__: object) -> None:
+        raise ServerError("the server ended while it answers /stop_profile")
+
+    def checked(server: ServerUnderTest) -> object:
+        started: Any = opened_server(server)
+        if server._traces is None:
+            return started
+        quiet = {"stop": lambda: None, "log_size": lambda: 0, "log": lambda *_: ""}
+        return replace(started, process=SimpleNamespace(check=gone, **quiet))
+
+    def gone(doing: str) -> None:
+        raise ServerError(f"the server ended {doing}")
+
+    opened_server = ServerUnderTest._open
+    monkeypatch.setattr(ServerUnderTest, "_open", checked)
+    monkeypatch.setattr("pytest_decodegate.session.profiling.capture", dies)
+    monkeypatch.setattr(Server, "started", lambda self: "")
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(TWICE)
+    result = pytester.runpytest_inprocess("--perf")
+    result.stdout.fnmatch_lines(["*the server ended while it answers /stop_profile*", "*the server ended between two*"])
+    assert opened[-1] is None, "the one that is timed has been started"
 
 
 def test_wrong_counts_fail(

@@ -14,6 +14,7 @@ from scripted_gangs import Said
 from scripted_vllm import options
 
 from pytest_decodegate.errors import ServerError
+from pytest_decodegate.machine.gpus import Gpu
 from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.resources.beside import ServersBeside
 from pytest_decodegate.resources.server import Room, ServerUnderTest
@@ -172,10 +173,10 @@ class Given(SimpleNamespace):
 
 
 def room(
-    cards: Sequence[int], words: list[str] | None, stack: Stack, *, memory_gib: int = 96, cores: int = 64
+    cards: Sequence[str], words: list[str] | None, stack: Stack, *, memory_gib: int = 96, cores: int = 64
 ) -> Room | None:
     settings: Any = Given(serve=words, stack=Stack())
-    gpus = [SimpleNamespace(index=index, memory_gib=memory_gib) for index in cards]
+    gpus = [Gpu(0, uuid, "H200", "0:0", None, {"memory_gib": memory_gib}, {}) for uuid in cards]
     fingerprint = SimpleNamespace(gpus=gpus, host=SimpleNamespace(cores=cores))
     hardware: Any = SimpleNamespace(fingerprint=fingerprint)
     nothing: Any = None
@@ -186,21 +187,21 @@ def room(
 @pytest.mark.parametrize(
     ("cards", "words", "found"),
     [
-        ([0, 1], ["m", "-tp", "1"], "apart"),
-        (range(8), ["m", "-tp", "4"], "apart"),
-        (range(8), ["m", "-tp", "8"], None),
-        ([0, 1], ["m", "-tp", "1", "--port", "8000"], None),
-        ([0, 0], ["m"], None),
-        ([0, 1], None, "shared"),
-        ([0, 0], None, None),
+        (["GPU-a", "GPU-b"], ["m", "-tp", "1"], "apart"),
+        (["GPU-a"] * 8, ["m", "-tp", "4"], "apart"),
+        (["GPU-a"] * 8, ["m", "-tp", "8"], None),
+        (["GPU-a", "GPU-b"], ["m", "-tp", "1", "--port", "8000"], None),
+        (["MIG-a", "MIG-b"], ["m"], None),
+        (["GPU-a", "GPU-b"], None, "shared"),
+        (["MIG-a"], None, None),
         ([], ["m"], None),
         ([], None, None),
     ],
 )
 def test_servers_run_beside_each_other_where_there_are_cards_and_ports_for_both(
-    cards: Sequence[int], words: list[str] | None, found: Room | None
+    cards: Sequence[str], words: list[str] | None, found: Room | None
 ) -> None:
-    """Two instances of one card are one card; the suite's own rank-slice takes all that there are, or half of each."""
+    """No server can be put on an instance by a number; the suite's own rank-slice takes all cards, or half of each."""
     assert room(cards, words, Stack()) == found
 
 
@@ -217,4 +218,4 @@ def test_servers_run_beside_each_other_where_there_are_cards_and_ports_for_both(
 def test_a_card_is_shared_if_both_slices_say_something_there(
     memory_gib: int, cores: int, stack: Stack, found: Room | None
 ) -> None:
-    assert room([0], None, stack, memory_gib=memory_gib, cores=cores) == found
+    assert room(["GPU-a"], None, stack, memory_gib=memory_gib, cores=cores) == found

@@ -60,10 +60,9 @@ def _run(options: argparse.Namespace) -> int:
 
     predictions = [asked.predicted(change) for change in options.what_ifs]
     title = f"decode step of {options.streams} token(s) on {options.ranks} rank(s), context {options.context}"
-    print("\n".join(text(now, title, asked.tpot_s, predictions)))
-    if options.profile is not None:
-        print("\n".join(explained_text(asked.explained(now, options.profile), str(options.profile))))
-
+    path = options.profile
+    beyond = explained_text(asked.explained(now, path), str(path)) if path is not None else []
+    print("\n".join([*text(now, title, asked.tpot_s, predictions), *beyond]))
     return int(bool(now.missing))
 
 
@@ -108,9 +107,12 @@ class _Asked:
         from ..profile.explained import explained
 
         profile = documents.read(path)
-        if profile.streams not in (None, self.tokens) or len(profile.ranks) != self.ranks:
+        if profile.partial:
+            missing = ", ".join(map(str, profile.missing))
+            raise BadInput(f"{path}: is partial, without rank(s) {missing}, so collectives hold an unknown wait")
+        if profile.tokens not in (None, self.tokens) or len(profile.ranks) != self.ranks:
             raise BadInput(
-                f"{path}: is of {profile.streams} stream(s) on {len(profile.ranks)} rank(s), and the ledger of "
+                f"{path}: is of {profile.tokens} token(s) a step on {len(profile.ranks)} rank(s), and the ledger of "
                 f"{self.tokens} on {self.ranks}; give --streams and --ranks"
             )
         if problems := truth.problems(profile, truth.expected(self.model, self.ranks)):

@@ -93,6 +93,11 @@ class Gpu:
         return size
 
     @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance; it has the number of its GPU, as others there have."""
+        return self.uuid.startswith("MIG-")
+
+    @property
     def sku(self) -> str:
         """The name without what drivers add and drop: "NVIDIA H200", "H200" -> "H200"; "Tesla V100" -> "V100"."""
         return re.sub(r"^(NVIDIA\s+)?(Tesla\s+)?", "", self.name.strip(), flags=re.IGNORECASE)

@@ -75,7 +75,7 @@ class ServerUnderTest:
         self._stack = settings.stack
         self._layers: int | None = None
         self._traces: Path | None = None
-        self._failures: dict[Stack, ServerError] = {}
+        self._failures: dict[tuple[Stack, bool], ServerError] = {}  # by stack, and whether with a profiler
         self._log_shown = 0
         self.hung: tuple[Finding, ...] = ()  # why nothing more is asked of a server in this session
 
@@ -93,7 +93,7 @@ class ServerUnderTest:
 
     def _running(self) -> Server:
         self._hardware.refuse_if_wedged()
-        if failure := self._failures.get(self._stack):
+        if failure := self._failures.get((self._stack, self._traces is not None)):
             raise ServerError(f"the server failed before, and is not started again: {failure}", repeats=failure)
 
         try:
@@ -102,7 +102,7 @@ class ServerUnderTest:
             elif self._server.process:
                 self._server.process.check("between two tests")
         except ServerError as error:
-            self._failures[self._stack] = error
+            self._failures[self._stack, self._traces is not None] = error
             raise
 
         assert self._server is not None
@@ -173,12 +173,12 @@ class ServerUnderTest:
     def room(self, stacks: Sequence[Stack]) -> Room | None:
         """How servers of all `stacks` run beside each other; None where there are no cards, cores or ports for that.
 
-        GPUs are shared by models of ours alone: how deep others are is not for us to say.
+        GPUs are shared by models of ours alone: how deep others are is not for us to say. An instance of a GPU has no
+        number of its own, by which a server could be put on it.
         """
         gpus = self._hardware.fingerprint.gpus
         users = [words for stack in stacks if (words := self._settings.launched(stack)) is not None]
-        # Instances of one GPU share it, and its number.
-        if any(read_command(words).port for words in users) or not gpus or len({gpu.index for gpu in gpus}) < len(gpus):
+        if any(read_command(words).port for words in users) or not gpus or any(gpu.is_instance for gpu in gpus):
             return None
         if sum(map(self.cards, stacks)) <= len(gpus):
             return "apart"
