@@ -103,7 +103,7 @@ def test_two_depths_are_served_in_turn_and_extrapolated(
 
     def open_server(server: ServerUnderTest) -> object:
         opened.append(server._layers)
-        scripted.completion = streaming(answer(), pause_s=0.001 * (server._layers or 1))
+        scripted.completion = streaming(answer(), pause_s=0.0015 * (server._layers or 1))
         return attach(scripted.url)
 
     monkeypatch.setattr(ServerUnderTest, "_open", open_server)

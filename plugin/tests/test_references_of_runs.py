@@ -104,7 +104,7 @@ def test_a_named_baseline_is_read_once(pytester: pytest.Pytester) -> None:
 
 def test_an_attached_server_is_compared_by_its_own_word(pytester: pytest.Pytester, scripted: ScriptedServer) -> None:
     """Nine runs of one baseline, six seconds: each tells of something else that the server says of itself."""
-    scripted.completion, scripted.version = streaming(answer(), pause_s=0.005), "0.26.0"
+    scripted.completion, scripted.version = streaming(answer(), pause_s=0.01), "0.26.0"
     pytester.makepyfile(
         """
         import pytest

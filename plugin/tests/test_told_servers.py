@@ -98,7 +98,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester, deaf: s
     pytester.makepyfile(TESTS)
     run_on(monkeypatch, host(1))
     scripted = ScriptedServer()
-    scripted.completion = streaming(answer(), pause_s=0.002)
+    scripted.completion = streaming(answer(), pause_s=0.01)
     models: list[Path] = []
 
     def begin(options: ServerOptions) -> Starting:
