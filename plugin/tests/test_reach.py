@@ -44,6 +44,7 @@ from pytest_decodegate.machine.reach import (
 from pytest_decodegate.metric import Json, Kind, Measurement, Metric
 from pytest_decodegate.report import terminal
 from pytest_decodegate.report.comparison_text import Terminal, text
+from pytest_decodegate.serving.said import settings_said
 from pytest_decodegate.session.forecast import Planned, forecast
 from pytest_decodegate.workloads.versions import CLIENT_CLOCK, CLOCKS, clock_fields
 
@@ -54,6 +55,11 @@ EAGER: Mapping[str, Json] = {**clock_fields("cuda_event"), "mode": "eager"}
 
 def metric(kind: Kind, contract: Mapping[str, Json] = GRAPH) -> Metric:
     return Metric("some", "s", kind, 0.02, contract)
+
+
+def link_of(*machines: Mapping[str, Json]) -> Link:
+    """The slowest link of what ranks of these machines run on."""
+    return slowest_link(*(Provenance(machine, {}, {}) for machine in machines))
 
 
 KERNEL, COLLECTIVE = metric("kernel"), metric("collective")
@@ -181,9 +187,9 @@ def test_the_host_carries_the_data_of_collectives_over_a_network() -> None:
     assert not free("env:OMP_NUM_THREADS", COLLECTIVE, "network")
     assert free("cores", KERNEL, "network")
     nvlink: Mapping[str, Json] = {"link": "NVLink"}
-    assert slowest_link(nvlink, nvlink) == "NVLink"
-    assert slowest_link(nvlink, {}) == slowest_link(nvlink, {"link": "PCIe-SYS"}) == "PCIe"
-    assert slowest_link(nvlink, {**nvlink, "nodes": 2}) == "network"
+    assert link_of(nvlink, nvlink) == "NVLink"
+    assert link_of(nvlink, {}) == link_of(nvlink, {"link": "PCIe-SYS"}) == "PCIe"
+    assert link_of(nvlink, {**nvlink, "nodes": 2}) == "network"
 
 
 @pytest.mark.parametrize(
@@ -198,10 +204,33 @@ def test_links_and_nccl_touch_what_several_cards_do_together(name: str) -> None:
 def test_one_card_has_no_link() -> None:
     one: Mapping[str, Json] = {"gpus": [{"name": "H200", "nvlinks_active": 18}], "link": None}
     alone: Mapping[str, Json] = {"gpus": [{"name": "H200", "nvlinks_active": 0}], "link": None}
-    assert slowest_link(one, alone) == "none"
-    assert slowest_link(one, {"gpus": [{}, {}], "link": "NVLink"}) == "PCIe"
-    assert slowest_link(one, {"gpus": []}) == slowest_link({}, {}) == "PCIe"
-    assert slowest_link(one, {**one, "nodes": 2}) == "network"
+    assert link_of(one, alone) == "none"
+    assert link_of(one, {"gpus": [{}, {}], "link": "NVLink"}) == "PCIe"
+    assert link_of(one, {"gpus": []}) == link_of({}, {}) == "PCIe"
+    assert link_of(one, {**one, "nodes": 2}) == "network"
+
+
+@pytest.mark.parametrize(
+    ("said", "link"),
+    [
+        ({}, "PCIe"),
+        ({"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}, "none"),
+        ({"tensor_parallel": 1}, "PCIe"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 1, "data_parallel": 1}, "PCIe"),
+    ],
+)
+def test_one_visible_card_is_all_that_an_attached_server_has_only_where_it_says_so(
+    said: Mapping[str, Json], link: Link
+) -> None:
+    """Its ranks may be on cards that pytest does not see: NCCL and links can touch it, unless it says that it has one
+    rank.
+    """
+    one: Mapping[str, Json] = {"gpus": [{"name": "H200"}], "link": None}
+    launched = Provenance(one, {"vllm": "0.26.0"}, {})
+    attached = Provenance(one, {"vllm": "0.26.0", **settings_said(said)}, {})
+    assert slowest_link(launched, launched) == "none"
+    assert slowest_link(attached, attached) == slowest_link(launched, attached) == link
+    assert free("nccl", metric("serving"), link) is (link == "none")
 
 
 @pytest.mark.parametrize("name", ["cores", "env:VLLM_USE_V2_MODEL_RUNNER", "vllm", "flag:max-num-seqs", "model"])

@@ -94,7 +94,7 @@ def contrast(
         *((f"the server that was recorded did not say: {', '.join(silent)}",) if silent else ()),
     )
     stored = baseline.metrics.get(metric) if metric else None
-    link = slowest_link(baseline.provenance.machine, provenance.machine)
+    link = slowest_link(baseline.provenance, provenance)
     confounding = undeclared(found, declared)
     free: tuple[Difference, ...] = ()
     if measured := stored.metric if stored else as_measured:

@@ -161,7 +161,7 @@ class Judge:
     def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
         new, sessions = common.new, common.logs[1]
-        link = slowest_link(self.base.provenance.machine, self.new.provenance.machine)
+        link = slowest_link(self.base.provenance, self.new.provenance)
         differences, _, free = without_harmless(self._differences, self._confounders, new.metric, link)
         return Judgement(
             metric=new.metric,

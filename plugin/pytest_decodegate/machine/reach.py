@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from ..metric import Json, Metric
+from ..metric import Metric
 from .provenance import Difference, Provenance, differences
 
 Way: TypeAlias = Literal[
@@ -141,19 +141,35 @@ REACHES: Final[tuple[Reach, ...]] = (
 _CARDS: Final = re.compile(r"machine_class|gpus(\[\d+\]\.(name|pci_device_id|memory_gib|mig))?")
 
 
+_SIZES: Final = ("flag:tensor-parallel-size", "flag:pipeline-parallel-size", "flag:data-parallel-size")
+"""The product of these is how many cards a server uses."""
+
+
 def reach(name: str) -> Reach | None:
     """The line about the field `name`; None where the table does not know it, so that it touches everything."""
     return next((line for line in REACHES if line.covers(name)), None)
 
 
-def slowest_link(*machines: Mapping[str, Json]) -> Link:
-    """The slowest of what cards talk over, by the `machine` lists of the two sides; PCIe if it is unknown."""
+def slowest_link(*sides: Provenance) -> Link:
+    """The slowest of what cards talk over on the two sides; PCIe if it is unknown.
+
+    An attached server may run on more cards than are seen here, so that one is known to be all only where it says so.
+    """
+    machines = [side.machine for side in sides]
     if any("nodes" in machine for machine in machines):
         return "network"
     if all(isinstance(gpus := machine.get("gpus"), list) and len(gpus) == 1 for machine in machines):
-        return "none"
+        return "none" if all(map(_has_one_rank, sides)) else "PCIe"
 
     return "NVLink" if all(machine.get("link") == "NVLink" for machine in machines) else "PCIe"
+
+
+def _has_one_rank(side: Provenance) -> bool:
+    """Whether no server is known to have several ranks, nor may have: a size that an attached one does not say is null.
+
+    Without such a field it is no attached server, and what it runs on is what the machine is.
+    """
+    return all(str(side.stack.get(size, 1)) == "1" for size in _SIZES)
 
 
 def way_of(metric: Metric, link: Link) -> Way | None:
@@ -240,5 +256,5 @@ def reasons(found: Collection[Difference]) -> dict[str, list[Difference]]:
 def apart(base: Provenance, new: Provenance, metric: Metric) -> tuple[Difference, ...]:
     """The differences of two provenances that can touch `metric`; without any, recordings of it are of one stack."""
     found = differences(base, new)
-    free = harmless(found, metric, slowest_link(base.machine, new.machine))
+    free = harmless(found, metric, slowest_link(base, new))
     return tuple(each for each in found if each not in free)
