@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from ..machine.cards import cards_of, other_cards, swapped
+from ..machine.cards import cards_of, no_card_in_common, swapped
 from ..machine.provenance import FLAG, Difference, Provenance, differences, undeclared, unsaid
 from ..machine.reach import slowest_link, without_harmless
 from ..metric import Json, Metric
@@ -87,7 +87,7 @@ def contrast(
         *differences(baseline.provenance, provenance),
         *swapped(telemetry, provenance.telemetry),
     )
-    cards = other_cards(telemetry, provenance.telemetry)
+    cards = no_card_in_common(telemetry, provenance.telemetry)
     silent = unsaid(baseline.provenance, provenance)
     notes = (
         *(("recorded on other cards of this kind; cards of one kind differ by some percent",) if cards else ()),

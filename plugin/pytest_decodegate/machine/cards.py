@@ -12,7 +12,7 @@ def swapped(base: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[Differen
     """Cards that were replaced between two telemetries of one host: "gpus[1].uuid: GPU-a -> GPU-b".
 
     Two sides that share at least one card in its slot are one host. Without any they may be two hosts of one class,
-    which may be compared: see `other_cards`.
+    which may be compared: see `no_card_in_common`.
     """
     old, young = _by_slot(base), _by_slot(new)
     slots = [slot for slot in young if slot in old]
@@ -26,7 +26,7 @@ def swapped(base: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[Differen
     )
 
 
-def other_cards(base: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
+def no_card_in_common(base: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
     """Whether both sides know their cards and have none in common: another host of the same class, or all swapped."""
     old, young = cards_of(base), cards_of(new)
     return bool(old and young) and not old & young
