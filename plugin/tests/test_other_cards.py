@@ -130,7 +130,7 @@ def test_it_is_said_in_the_line_in_a_note_in_the_json_and_once_for_the_run() -> 
     band = f"{100 * there.metric.tolerance:g} %"
     assert f"stays inside the band of {band} (its own is 2 %)" in headline(there)
     (note,) = [note for note in notes_of(there) if note.startswith("band")]
-    assert note.startswith(f"band {band} instead of 2 %: recorded on other cards, which differ by 0.")
+    assert note.startswith(f"band {band} instead of 2 %: compared with sessions of other cards, which differ by 0.")
     assert note.endswith("record here for 2 %")
     assert f"note: {note}" in explain(there)
 
@@ -143,7 +143,7 @@ def test_it_is_said_in_the_line_in_a_note_in_the_json_and_once_for_the_run() -> 
     assert wider_bands([here]) == []
     (line,) = wider_bands([here, there])
     assert line.startswith(f"1 of 2 metrics are judged in wider bands, up to {band} (its own is 2 %) for gemm, since")
-    assert line.endswith("no stored session is of these cards: record on this host")
+    assert line.endswith("no session that gates is of these cards: record on this host")
 
 
 def test_a_band_that_even_the_widest_cannot_stand_for_is_said_to_be_too_narrow() -> None:

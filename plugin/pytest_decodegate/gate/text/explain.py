@@ -9,7 +9,6 @@ from typing import Final
 from ...machine.reach import reasons
 from ...metric import Level
 from ..materiality import is_not_material
-from ..other_cards import OtherCards
 from ..stats.recorded import noise_class, recorded
 from ..verdict import BY_STATISTICS, Confirmation, Judgement, Verdict
 from .advice import advice
@@ -56,12 +55,14 @@ def explain_briefly(judgement: Judgement, other: str) -> str:
 
 def notes_of(judgement: Judgement) -> tuple[str, ...]:
     """What a reader should know of a metric whatever its verdict is, its band last where that is not its own."""
-    known = judgement.other_cards
-    return (*judgement.notes, *([_wider(known)] if known and known.is_wider else []))
+    return (*judgement.notes, *_wider(judgement))
 
 
 def wider_bands(judgements: Iterable[Judgement]) -> list[str]:
-    """One line for the metrics of a run that are judged in wider bands, with the widest; none where there are none."""
+    """One line for the metrics that are judged in wider bands, with the widest; none where there are none.
+
+    judgements: all of a run, or of two files.
+    """
     judged = [judgement for judgement in judgements if judgement.verdict in BY_STATISTICS]
     wider = [judgement for judgement in judged if judgement.other_cards and judgement.other_cards.is_wider]
     if not wider:
@@ -69,7 +70,10 @@ def wider_bands(judgements: Iterable[Judgement]) -> list[str]:
 
     most = max(wider, key=lambda each: each.metric.tolerance)
     many = f"{len(wider)} of {len(judged)} metrics are judged in wider bands, up to {_band(most)} for {most.name}"
-    return [f"{many}, since no stored session is of these cards: record on this host"]
+    if most.basis.reference == "file":
+        return [f"{many}, since the two files are of different cards"]
+
+    return [f"{many}, since no session that gates is of these cards: record on this host"]
 
 
 def _band(judgement: Judgement) -> str:
@@ -79,13 +83,20 @@ def _band(judgement: Judgement) -> str:
     return f"{band} (its own is {format_band(known.own)})" if known and known.is_wider else band
 
 
-def _wider(known: OtherCards) -> str:
-    """Why the band is not the metric's own."""
+def _wider(judgement: Judgement) -> Iterator[str]:
+    """Why the band is not the metric's own, where it is wider. Of two files neither is of this host."""
+    known = judgement.other_cards
+    if not (known and known.is_wider):
+        return
+
+    of_files, own = judgement.basis.reference == "file", format_band(known.own)
+    what = "a file" if of_files else "sessions"
     differ = format_percent(known.differ, signed=False)
+    here = "" if of_files else f"; record here for {own}"
     more = f"; {format_band(known.kept)} is what an unchanged metric keeps there" if known.kept > known.band else ""
-    return (
-        f"band {format_band(known.band)} instead of {format_band(known.own)}: recorded on other cards, which differ by "
-        f"{differ}; record here for {format_band(known.own)}{more}"
+    yield (
+        f"band {format_band(known.band)} instead of {own}: compared with {what} of other cards, which differ by "
+        f"{differ}{here}{more}"
     )
 
 
