@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged import result
 
-from pytest_decodegate.baseline.schema import Baseline, StoredMetric
+from pytest_decodegate.baseline.edits import band_is_set, set_band
+from pytest_decodegate.baseline.schema import Baseline, LogEntry, StoredMetric
+from pytest_decodegate.baseline.selection import Selection
 from pytest_decodegate.compare.pairs import compare_baselines
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate import shift
@@ -177,6 +179,33 @@ def test_two_files_of_different_cards_are_compared_in_the_wider_band() -> None:
     assert compared(base, mixed).other_cards is None
     unknown = baseline(session(7, 1.02, share=STREAMING))
     assert compared(base, unknown).metric.tolerance == GEMM.tolerance
+
+
+def test_a_file_tells_whose_band_a_user_set() -> None:
+    other, names = recorded(1.0), ("gemm", "other")
+    banded, said = set_band(other, ["ge*"], 0.015)
+    log = (LogEntry("2026-02-01T00:00:00+00:00", "me", said, "why"),)
+    assert [band_is_set(replace(banded, log=log), name) for name in names] == [True, False]
+    assert not any(band_is_set(banded, name) for name in names), "no edit is logged"
+    assert not band_is_set(replace(other, log=log), "gemm"), "recorded under another band since"
+    both, said = set_band(other, ["gemm", "oth*"], 0.015)
+    assert all(band_is_set(replace(both, log=(replace(log[0], what=said),)), name) for name in names)
+
+
+def test_of_two_files_none_is_told_to_record_on_a_host() -> None:
+    there = compared(recorded(1.0, 1.001), baseline(session(7, 1.0, "GPU-7", share=STREAMING)))
+    (line,) = wider_bands([there])
+    assert line.endswith(", since the two files are of different cards")
+    (note,) = [note for note in notes_of(there) if note.startswith("band ")]
+    assert "compared with a file of other cards, which differ by " in note
+    assert "record" not in note
+
+
+def test_sessions_of_these_cards_from_before_the_accepted_level_are_not_denied() -> None:
+    base = baseline(session(1, 0.9, "GPU-9", share=STREAMING), session(2, 1.0, "GPU-2", share=STREAMING))
+    accepted = replace(base, metrics={n: replace(each, accepted="s2") for n, each in base.metrics.items()})
+    (line,) = wider_bands([judged(accepted, 1.0, "GPU-9")])
+    assert "no session that gates is of these cards" in line
 
 
 def test_what_is_recorded_has_a_band_that_its_own_cards_can_keep() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,6 +12,9 @@ from ..errors import BadInput
 from ..machine.reach import apart
 from ..metric import Json, literal_brackets
 from .schema import Baseline, Session, StoredMetric
+
+_SET_BAND = re.compile(r"band of \d+ metric\(s\) \((?P<patterns>.*)\): .* -> (?P<band>\S+)")
+"""What `set_band` leaves in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,18 @@ def set_band(baseline: Baseline, patterns: Sequence[str], tolerance: float) -> t
     before = " and ".join(f"{band:.3%}" for band in old)
     said = f"band of {len(changed)} metric(s) ({', '.join(patterns)}): {before} -> {tolerance:.3%}"
     return replace(baseline, metrics={**baseline.metrics, **changed}), said
+
+
+def band_is_set(baseline: Baseline, metric: str) -> bool:
+    """Whether the band of a stored metric is one that `set_band` gave it, as the log of its file tells."""
+    band = f"{baseline.metrics[metric].metric.tolerance:.3%}"
+    edits = filter(None, (_SET_BAND.fullmatch(entry.what) for entry in baseline.log))
+    # A recording under another band takes the metric out of the user's hands: then the band is no more the same.
+    return any(edit["band"] == band and _matches_any(metric, edit["patterns"].split(", ")) for edit in edits)
+
+
+def _matches_any(metric: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(metric, literal_brackets(pattern)) for pattern in patterns)
 
 
 def set_contract(baseline: Baseline, patterns: Sequence[str], fields: Mapping[str, Json]) -> tuple[Baseline, str]:
