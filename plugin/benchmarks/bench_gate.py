@@ -32,13 +32,14 @@ from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.schema import StoredMetric
 from pytest_decodegate.gate.decision import Decision, decide_all, is_together
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
-from pytest_decodegate.gate.other_cards import OtherCards, on_other_cards
+from pytest_decodegate.gate.other_cards import OtherCards, of_metric, unchanged_run
 from pytest_decodegate.gate.own_cards import memory_share, streams_memory
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.looks import planned_looks
 from pytest_decodegate.gate.stats.noise import ClassNoise, Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
-from pytest_decodegate.gate.stats.rules import compare, decide, foresee, rarely
+from pytest_decodegate.gate.stats.rules import Comparison, compare, decide
+from pytest_decodegate.gate.stats.together import JointPart
 from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, level_of, session_logs
 from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.metric import Level, Metric, Replicate
@@ -311,14 +312,17 @@ class World:
         if self._cards == "same":
             return None
 
-        found = metrics()[index].found
-        if found not in self._fitted:
-            own = [spread for each, spread in zip(metrics(), self.spreads, strict=True) if each.found == found]
-            self._fitted[found] = class_noise(own, found)
+        known = metrics()[index]
+        return of_metric(known.metric.tolerance, self.unchanged(index), known.found, fixed=False)
 
-        unchanged = foresee([REPLICATES], self.base[index], self._fitted[found], len(LOOKS))
-        band = metrics()[index].metric.tolerance
-        return on_other_cards(band, unchanged, unchanged.noise.session_sd, rarely(found), fixed=False)
+    def unchanged(self, index: int) -> Comparison:
+        """What is foreseen of a metric that has not changed."""
+        found = self.class_of(metrics()[index])
+        if found not in self._fitted:
+            sides = zip(metrics(), self.spreads, strict=True)
+            self._fitted[found] = class_noise([own for each, own in sides if self.class_of(each) == found], found)
+
+        return unchanged_run(self.base[index], self._fitted[found], len(LOOKS))
 
     def band(self, index: int) -> float:
         """The band in force of a metric."""
@@ -358,13 +362,14 @@ def judged(world: World, index: int, replicates: Sequence[Replicate]) -> Judgeme
     known, base = metrics()[index], world.base[index]
     values = [math.log(replicate.value) for replicate in replicates]
     found = world.class_of(known)
-    comparison = compare(values, base, world.peers(index), found, len(LOOKS))
+    comparison, unchanged = compare(values, base, world.peers(index), found, len(LOOKS)), world.unchanged(index)
     metric = replace(known.metric, tolerance=world.band(index))
     judgement = Judgement(
         metric=metric,
         verdict=Verdict(decide(comparison, metric.tolerance)),
         basis=Basis("gang", len(replicates), looks=len(LOOKS), sessions=len(base), streams=found.streams),
         other_cards=world.other_cards(index),
+        foreseen=JointPart(unchanged.error, unchanged.df, found.streams),
         numbers=Numbers(math.exp(fmean(values))).compared(known.metric, level_of(base, known.metric), comparison),
     )
     return weighed(judgement, weights())

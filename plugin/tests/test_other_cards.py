@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 from card_sessions import GEMM, baseline, judged, measured, session
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import result
 
@@ -23,7 +23,7 @@ from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate import shift
 from pytest_decodegate.gate.bands import band_ahead, foreseen, recorded_band
 from pytest_decodegate.gate.decision import decide_all
-from pytest_decodegate.gate.joint import joint_band
+from pytest_decodegate.gate.joint import joint_band, noise_of
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
 from pytest_decodegate.gate.other_cards import MOST_WIDER, WIDEST, OtherCards, on_other_cards
 from pytest_decodegate.gate.own_cards import ran_elsewhere
@@ -33,9 +33,9 @@ from pytest_decodegate.gate.stats.rules import RARELY, Comparison
 from pytest_decodegate.gate.stats.together import JointChange, JointPart, common_shift, joint_error
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.text.explain import explain, headline, notes_of, wider_bands
-from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict
+from pytest_decodegate.gate.verdict import Basis, Judgement, Numbers, Verdict, basis_together, judge
 from pytest_decodegate.gate.whole_step import judge_step, step_change
-from pytest_decodegate.metric import Metric
+from pytest_decodegate.metric import Measurement, Metric, Replicate
 from pytest_decodegate.report.fields import as_json
 from pytest_decodegate.settings.settings import read_settings
 
@@ -230,15 +230,57 @@ def part(name: str, change: float, *, streams: bool, other_cards: OtherCards | N
     numbers = Numbers(1e-5 * (1 + change), 1e-5, change, -0.01, 0.01, standard_error=0.006)
     basis = Basis("gang", 5, sessions=1, streams=streams, foreign_cards=other_cards is not None)
     metric = Metric(name, "s", "kernel", 0.02)
-    return Judgement(metric, Verdict.PASS, basis, numbers, other_cards=other_cards)
+    foreseen = JointPart(0.006, 8.0, streams)
+    return Judgement(metric, Verdict.PASS, basis, numbers, other_cards=other_cards, foreseen=foreseen)
 
 
 def parts(change: float, *, streams: bool, elsewhere: bool = True) -> list[Judgement]:
-    known = OtherCards(0.02, 0.05, 0.05, 0.006, 0.006, 8.0) if elsewhere else None
+    known = OtherCards(0.02, 0.05, 0.05, 0.006) if elsewhere else None
     return [part(f"k{n}", change, streams=streams, other_cards=known) for n in range(20)]
 
 
 WEIGHTS = {f"k{n}": 1.0 for n in range(20)}
+
+
+def run_of(foreign: int, noise: float, level: float) -> list[Judgement]:
+    """Twenty kernels on a card, judged; so many were recorded on another alone. noise: about half the run's range."""
+    kernels = [replace(GEMM, name=name) for name in WEIGHTS]
+    stored = {
+        kernel.name: StoredMetric(kernel, (session(1, 1.0, "GPU-2" if n < foreign else "GPU-1", share=STREAMING),))
+        for n, kernel in enumerate(kernels)
+    }
+    there = Selection(Path(), replace(recorded(1.0), metrics=stored), cards=frozenset({"GPU-1"}))
+    taken = tuple(Replicate((1e-5 * level * (1 + noise * off),)) for off in (-1.0, -0.5, 0.0, 0.5, 1.0))
+    return [judge(Measurement(kernel, taken, "gang"), there, looks=2) for kernel in kernels]
+
+
+def joint_bands(judgements: list[Judgement]) -> tuple[float, float]:
+    step = judge_step("decode_step[tp=1,m=1]", judgements, WEIGHTS, (20e-5, 20e-5))
+    return step.metric.tolerance, shift.judge_shift(judgements).metric.tolerance
+
+
+QUIET_BANDS = {foreign: joint_bands(run_of(foreign, 0.0005, 1.0)) for foreign in (0, 1, 20)}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(list(QUIET_BANDS)), st.floats(0, 0.05), st.floats(0.9, 1.1))
+def test_nothing_that_the_run_measures_widens_the_band_of_what_metrics_say_together(
+    foreign: int, noise: float, level: float
+) -> None:
+    assert joint_bands(run_of(foreign, noise, level)) == QUIET_BANDS[foreign]
+
+
+def test_the_band_of_what_metrics_say_together_grows_with_what_met_other_cards() -> None:
+    assert QUIET_BANDS[0] == (0.01, shift.BAND)
+    assert all(one <= 0.011 for one in QUIET_BANDS[1])
+    assert QUIET_BANDS[20][0] > QUIET_BANDS[1][0]
+
+
+def test_noise_in_step_rests_on_what_is_known_of_it_where_nobody_knows_the_cards() -> None:
+    unknown = judged(baseline(session(1, 1.0, share=STREAMING)), 1.0)
+    assert (unknown.basis.streams, unknown.other_cards) == (True, None)
+    assert noise_of(unknown).df < 20
+    assert step_change([unknown], {"gemm": 1.0}).df < 20
 
 
 def test_kernels_that_one_memory_moves_do_not_average_out_in_a_step() -> None:

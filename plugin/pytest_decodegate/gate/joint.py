@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from .other_cards import OtherCards, on_other_cards
 from .stats.rules import RARELY_TOGETHER
-from .stats.together import JointChange, JointPart
+from .stats.together import JointChange, JointPart, of_both_sides
 from .verdict import Judgement
 
 BandOf: TypeAlias = Callable[[str, float], float]
 """The band of a metric, from its name and the one that it has by itself: the user's where one is set, else that."""
 
 LEAST_ERROR = 1e-6
-"""Of a metric whose processes all gave one value: its weight stays finite."""
+"""Of a metric whose processes all gave one value, or of which nothing is foreseen: its weight stays finite."""
 
 
 def noise_of(judgement: Judgement) -> JointPart:
@@ -25,13 +25,12 @@ def noise_of(judgement: Judgement) -> JointPart:
 
 
 def foreseen_noise_of(judgement: Judgement) -> JointPart:
-    """The same as the stored sessions foretell it on other cards; elsewhere as it was found."""
-    known = judgement.other_cards
-    return _part(judgement, known.error) if known else noise_of(judgement)
+    """The same as the stored sessions alone foretell it, whatever the run found: a noisy run widens no band."""
+    return _part(judgement, judgement.foreseen.error if judgement.foreseen else 0.0)
 
 
 def _part(judgement: Judgement, error: float) -> JointPart:
-    known = judgement.other_cards
+    known = judgement.foreseen
     return JointPart(max(error, LEAST_ERROR), known.df if known else math.inf, judgement.basis.streams)
 
 
@@ -45,7 +44,7 @@ def joint_band(
     found = None
     if any(part.other_cards for part in parts):
         sessions = max(1, min(part.basis.sessions for part in parts))
-        differ = unchanged.error / math.sqrt(1 + 1 / sessions)
+        differ = unchanged.error / of_both_sides(sessions)
         found = on_other_cards(own, unchanged, differ, RARELY_TOGETHER, fixed=False)
 
     here = found.band if found else own

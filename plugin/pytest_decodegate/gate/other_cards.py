@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .stats.rules import Foreseen, narrowest_band
+from .stats.noise import ClassNoise, Sessions
+from .stats.recorded import NoiseClass
+from .stats.rules import Comparison, Foreseen, foresee, narrowest_band, rarely
 from .text.quantity import rounded_up_band
 
 MOST_WIDER: Final = 3.0
@@ -26,16 +28,13 @@ class OtherCards:
     """What it means for a metric that it runs on other cards than all of its stored sessions; fractions.
 
     own: the band of its test, or the user's. kept: one in which it stays there where nothing changed. band: in force.
-    differ: how much sessions of such cards differ, an sd. error, df: standard error of the log change of a metric that
-    has not changed, and its degrees of freedom.
+    differ: how much sessions of such cards differ, an sd.
     """
 
     own: float
     kept: float
     band: float
     differ: float
-    error: float
-    df: float
 
     @property
     def is_wider(self) -> bool:
@@ -43,11 +42,25 @@ class OtherCards:
         return self.band > self.own
 
 
-def on_other_cards(own: float, unchanged: Foreseen, differ: float, rarely: float, *, fixed: bool) -> OtherCards:
+def unchanged_run(base: Sessions, fitted: ClassNoise, looks: int) -> Comparison:
+    """What a run beside the stored sessions `base` would say of a metric that has not changed.
+
+    fitted: to the stored sessions of its class. looks: planned. Of as many processes as were recorded last, however
+    many a run takes: what follows from it is the same at every look, and in a comparison of files.
+    """
+    return foresee([len(base[-1])], base, fitted, looks)
+
+
+def of_metric(own: float, unchanged: Comparison, found: NoiseClass, *, fixed: bool) -> OtherCards:
+    """The band of one metric of the class `found`, of which an `unchanged_run` is foreseen; the rest as below."""
+    return on_other_cards(own, unchanged, unchanged.noise.session_sd, rarely(found), fixed=fixed)
+
+
+def on_other_cards(own: float, unchanged: Foreseen, differ: float, seldom: float, *, fixed: bool) -> OtherCards:
     """The band of a metric that other cards recorded. own: by its test, or by the user, who has the last word: `fixed`.
 
-    unchanged: what is foreseen of it there. differ: sd between sessions. rarely: how seldom it may fail by chance.
+    unchanged: what is foreseen of it there. differ: sd between sessions. seldom: how rarely it may fail by chance.
     """
-    kept = rounded_up_band(narrowest_band(unchanged, rarely))
+    kept = rounded_up_band(narrowest_band(unchanged, seldom))
     band = own if fixed else max(own, min(kept, MOST_WIDER * own, WIDEST))
-    return OtherCards(own, kept, band, differ, unchanged.error, unchanged.df)
+    return OtherCards(own, kept, band, differ)

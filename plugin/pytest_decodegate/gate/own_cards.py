@@ -5,6 +5,7 @@ Sessions of other cards differ by as much as these cards' memories do where a ke
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 from typing import Final
@@ -26,6 +27,14 @@ def on_cards(stored: StoredMetric, cards: frozenset[str]) -> StoredMetric | None
     """`stored` with those sessions that gate and ran on just these cards (unique ids); None if there is none."""
     sessions = tuple(session for session in stored.current if cards and cards_of(session.telemetry) == cards)
     return replace(stored, sessions=sessions, accepted=None) if sessions else None
+
+
+def metrics_on(metrics: Iterable[StoredMetric], cards: frozenset[str]) -> list[StoredMetric]:
+    """The metrics with those sessions that ran on just these cards; as they are where none are given."""
+    if not cards:
+        return list(metrics)
+
+    return [own for each in metrics if (own := on_cards(each, cards)) is not None]
 
 
 def ran_elsewhere(stored: StoredMetric, cards: frozenset[str]) -> bool:

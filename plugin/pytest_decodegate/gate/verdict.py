@@ -18,8 +18,8 @@ from .evidence import quality, speculation
 from .evidence.apart import apart_findings, rest_of, rest_of_stored, stored_findings
 from .evidence.swaps import is_swap, swap_findings
 from .evidence.validity import broken_rules
-from .other_cards import OtherCards, on_other_cards
-from .own_cards import class_of, on_cards, one_set_of_cards, ran_elsewhere
+from .other_cards import OtherCards, of_metric, unchanged_run
+from .own_cards import class_of, metrics_on, on_cards, one_set_of_cards, ran_elsewhere
 from .published import (
     MODEL,
     decide_by_band,
@@ -30,7 +30,8 @@ from .published import (
     unpublished,
 )
 from .stats.noise import Spread, class_noise, mean
-from .stats.rules import Settlement, Weighed, compare, decide, foresee, rarely, settle, worse_logs
+from .stats.rules import Comparison, Settlement, Weighed, compare, decide, settle, worse_logs
+from .stats.together import JointPart
 from .text.quantity import format_percent
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class Judgement:
     None for other verdicts, and where the rest is settled.
     confirmation: what fresh replicates said of a change, None where there was none to confirm.
     metric: with the band in force. other_cards: how it came to that where the metric was compared with sessions of
-    other cards alone, None otherwise.
+    other cards alone, None otherwise. foreseen: the noise of its change by its stored sessions alone, where statistics
+    compared it with some.
     """
 
     metric: Metric
@@ -203,6 +205,7 @@ class Judgement:
     step: StepShare | None = None
     confirmation: Confirmation | None = None
     other_cards: OtherCards | None = None
+    foreseen: JointPart | None = None
 
     @property
     def name(self) -> str:
@@ -419,22 +422,24 @@ def by_answers(judgement: Judgement, new: Sequence[Replicate], stored: StoredMet
 
 def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric, baseline: Baseline) -> Judgement:
     """Compare with the stored sessions and complete the judgement."""
-    metric, cards = measurement.metric, one_set_of_cards(stored) if judgement.basis.same_cards else None
-    sessions, found = session_logs(stored), class_of(stored, same_cards=cards is not None)
+    metric, cards = measurement.metric, one_set_of_cards(stored) if judgement.basis.same_cards else frozenset()
+    sessions, found = session_logs(stored), class_of(stored, same_cards=bool(cards))
     peers = [
         Spread.of(session_logs(other))
-        for other in _peers(baseline, cards)
-        if other.metric.name != metric.name and class_of(other, same_cards=cards is not None) == found
+        for other in metrics_on(baseline.metrics.values(), cards)
+        if other.metric.name != metric.name and class_of(other, same_cards=bool(cards)) == found
     ]
     new = worse_logs(measurement.values, metric.better)
     comparison = compare(new, sessions, peers, found, judgement.basis.looks)
-    other_cards = _on_other_cards(judgement, sessions, peers, found)
+    unchanged = unchanged_run(sessions, class_noise([Spread.of(sessions), *peers], found), judgement.basis.looks)
+    other_cards = _on_other_cards(judgement, unchanged, found)
     metric = replace(metric, tolerance=other_cards.band) if other_cards else metric
     outcome = decide(comparison, metric.tolerance)
     return replace(
         judgement,
         metric=metric,
         other_cards=other_cards,
+        foreseen=JointPart(unchanged.error, unchanged.df, found.streams),
         verdict=Verdict(outcome),
         basis=replace(
             judgement.basis,
@@ -452,28 +457,12 @@ def _weigh(judgement: Judgement, measurement: Measurement, stored: StoredMetric,
     )
 
 
-def _on_other_cards(
-    judgement: Judgement, sessions: Sequence[Sequence[float]], peers: Sequence[Spread], found: NoiseClass
-) -> OtherCards | None:
-    """The band in force where all stored `sessions` are of other cards, and only there; they alone decide it."""
-    basis = judgement.basis
-    if not basis.foreign_cards:
+def _on_other_cards(judgement: Judgement, unchanged: Comparison, found: NoiseClass) -> OtherCards | None:
+    """The band in force where all stored sessions are of other cards, and only there; they alone decide it."""
+    if not judgement.basis.foreign_cards:
         return None
 
-    fitted = class_noise([Spread.of(sessions), *peers], found)
-    # As many processes as were recorded last: the band is the same at every look.
-    unchanged = foresee([len(sessions[-1])], sessions, fitted, basis.looks)
-    return on_other_cards(
-        judgement.metric.tolerance, unchanged, unchanged.noise.session_sd, rarely(found), fixed=basis.fixed_band
-    )
-
-
-def _peers(baseline: Baseline, cards: frozenset[str] | None) -> list[StoredMetric]:
-    """The metrics of a baseline, with the sessions of just these cards if some are given."""
-    if cards is None:
-        return list(baseline.metrics.values())
-
-    return [own for other in baseline.metrics.values() if (own := on_cards(other, cards)) is not None]
+    return of_metric(judgement.metric.tolerance, unchanged, found, fixed=judgement.basis.fixed_band)
 
 
 def session_logs(stored: StoredMetric) -> list[tuple[float, ...]]:

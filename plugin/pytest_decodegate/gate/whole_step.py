@@ -14,7 +14,7 @@ from ..cause import Finding
 from ..metric import Metric
 from .joint import BandOf, foreseen_noise_of, joint_band, noise_of
 from .stats.rules import decide
-from .stats.together import SHARED_SESSION_SD, JointChange, joint_error
+from .stats.together import SHARED_SESSION_SD, JointChange, joint_error, of_both_sides
 from .text.quantity import format_percent
 from .verdict import Judgement, Numbers, StepShare, Verdict, basis_together
 
@@ -44,7 +44,7 @@ def _unchanged(parts: Sequence[Judgement], weights: Mapping[str, float], base_s:
 def _shared(parts: Sequence[Judgement]) -> float:
     """Standard error of what the stored sessions, if the base is some, have in common with the run."""
     sessions = min((part.basis.sessions for part in parts if part.basis.reference == "baseline"), default=0)
-    return SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions) if sessions else 0.0
+    return SHARED_SESSION_SD * of_both_sides(sessions) if sessions else 0.0
 
 
 def judge_step(

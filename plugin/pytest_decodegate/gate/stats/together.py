@@ -26,6 +26,11 @@ LEAST_SHIFTED = 5
 """With fewer metrics a common shift says no more than they do."""
 
 
+def of_both_sides(sessions: int) -> float:
+    """Times the noise of one session that of a run beside the mean of so many stored ones."""
+    return math.sqrt(1 + 1 / sessions)
+
+
 def holm(p_values: Iterable[float]) -> list[float]:
     """Holm's adjusted p, in the order given: below a level, each hypothesis is refused at that level for all together.
 
@@ -151,7 +156,7 @@ def error_of_shift(parts: Sequence[JointPart], sessions: int, scatter: float = 0
     in_step = [(1 / part.error / density, part) for part in parts if part.in_step]
     _, df = joint_error(in_step, 0.0) if in_step else (0.0, math.inf)
     pull = len(in_step) / density
-    shared = SHARED_SESSION_SD * math.sqrt(1 + 1 / sessions)
+    shared = SHARED_SESSION_SD * of_both_sides(sessions)
     return standard_error([(own**2 + shared**2, len(parts) - 1.0), (pull**2, df)])
 
 
