@@ -283,6 +283,18 @@ def test_noise_in_step_rests_on_what_is_known_of_it_where_nobody_knows_the_cards
     assert step_change([unknown], {"gemm": 1.0}).df < 20
 
 
+def test_what_metrics_say_together_rests_on_all_of_them() -> None:
+    here, there = (Basis("gang", 5, sessions=2, same_cards=own, foreign_cards=not own) for own in (True, False))
+    streams = replace(there, streams=True, fixed_band=True)
+    known = parts(0.0, streams=False)[0]
+    first, *rest = (replace(known, basis=basis) for basis in (here, there, streams))
+    for some in ([first, *rest], [*rest, first]):
+        found = basis_together(some)
+        assert (found.same_cards, found.foreign_cards, found.streams, found.fixed_band) == (False, True, True, False)
+    assert basis_together([first]).same_cards
+    assert basis_together(rest[1:]).fixed_band
+
+
 def test_kernels_that_one_memory_moves_do_not_average_out_in_a_step() -> None:
     apart, in_step = (step_change(parts(0.0, streams=streams), WEIGHTS) for streams in (False, True))
     assert in_step.error == pytest.approx((0.006**2 + apart.error**2 - 0.006**2 / 20) ** 0.5, rel=1e-6)

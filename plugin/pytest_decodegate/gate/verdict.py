@@ -484,12 +484,18 @@ def geometric_mean(values: Sequence[float]) -> float | None:
 def basis_together(parts: Sequence[Judgement]) -> Basis:
     """What a metric rests on that says something of all `parts` (one or more) at once, however often each was judged.
 
-    It is as good as the least replicated of them, and no file holds it.
+    It is as good as the least replicated of them, and no file holds it. One part that met other cards, or streams
+    memory, is in it; that all ran on their own cards, or in bands that the user set, is true of all or not at all.
     """
+    known = [part.basis for part in parts]
     return replace(
-        parts[0].basis,
-        replicates=min(part.basis.replicates for part in parts),
-        sessions=min(part.basis.sessions for part in parts),
+        known[0],
+        same_cards=all(basis.same_cards for basis in known),
+        foreign_cards=any(basis.foreign_cards for basis in known),
+        streams=any(basis.streams for basis in known),
+        fixed_band=all(basis.fixed_band for basis in known),
+        replicates=min(basis.replicates for basis in known),
+        sessions=min(basis.sessions for basis in known),
         session_noise=None,  # what sessions share is none of the noises of its parts
         looks=1,
         baseline=None,
