@@ -48,6 +48,17 @@ def recorded(*levels: float, share: float = STREAMING) -> Baseline:
     return baseline(*(session(n, level, f"GPU-{n}", share=share) for n, level in enumerate(levels, 1)))
 
 
+def scattered(base: Baseline) -> Baseline:
+    """The same where the processes of a session differ, so that it matters how many there are and how often looked."""
+    factors = (1.0, 1.008, 0.992, 1.004, 0.996)
+    replicates = tuple(Replicate((1e-5 * factor,)) for factor in factors)
+    metrics = {
+        name: replace(stored, sessions=tuple(replace(each, replicates=replicates) for each in stored.sessions))
+        for name, stored in base.metrics.items()
+    }
+    return replace(base, metrics=metrics)
+
+
 def test_an_unchanged_kernel_is_green_on_a_card_whose_memory_is_slower() -> None:
     base = recorded(1.0, 1.001)
     there = judged(base, 1.02, "GPU-9")
@@ -221,6 +232,18 @@ def test_a_run_to_come_is_foreseen_in_the_band_in_force_on_cards_that_did_not_re
     for stored, wider in ((several, True), (one, False)):
         ahead = foreseen(stored["gemm"], [stored["other"]], 5, 2)
         assert (band_ahead(stored["gemm"], ahead) > GEMM.tolerance) is wider
+
+
+def test_answers_are_foreseen_in_their_own_band_since_no_cards_change_what_is_right() -> None:
+    answers = StoredMetric(Metric("quality", "%", "quality", 0.02, {}), recorded(1.0, 1.3).metrics["gemm"].sessions)
+    assert band_ahead(answers, foreseen(answers, [], 5, 2)) == 0.02
+
+
+def test_the_band_ahead_is_the_one_in_force_however_many_replicates_are_asked_for() -> None:
+    base = scattered(recorded(1.0, 1.0, share=0.65))
+    stored, other = base.metrics["gemm"], base.metrics["other"]
+    in_force = judged(base, 1.0, "GPU-9").metric.tolerance
+    assert {band_ahead(stored, foreseen(stored, [other], count, 2)) for count in (2, 5, 20)} == {in_force}
 
 
 # --- what metrics say together

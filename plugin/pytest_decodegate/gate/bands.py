@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..baseline.schema import StoredMetric
 from ..machine.cards import cards_of
 from ..machine.clocks import power_capped
 from .evidence.modes import two_modes
-from .other_cards import on_other_cards
+from .other_cards import of_metric
 from .own_cards import cards_of_sessions, class_of, on_cards, one_set_of_cards
 from .stats.noise import Spread, class_noise
 from .stats.rules import Comparison, foresee, narrowest_band, rarely
@@ -89,14 +89,14 @@ def can_keep(stored: StoredMetric, unchanged: Comparison) -> float:
 
 def band_ahead(stored: StoredMetric, unchanged: Comparison) -> float:
     """The band in force in the run that is `foreseen`, a fraction: where the sessions are of several cards, the run is
-    taken to be on others.
+    taken to be on others. Answers have a rule of their own, which no cards change.
     """
     own, cards = stored.metric.tolerance, cards_of_sessions(stored)
-    if len(cards) < 2 or not all(cards):
+    if len(cards) < 2 or not all(cards) or stored.metric.kind == "quality":
         return own
 
-    differ = unchanged.noise.session_sd
-    return on_other_cards(own, unchanged, differ, rarely(class_of(stored, same_cards=False)), fixed=False).band
+    in_force = replace(unchanged, new_counts=unchanged.base_counts[-1:])  # as other_cards.unchanged_run
+    return of_metric(own, in_force, class_of(stored, same_cards=False), fixed=False).band
 
 
 def _why(stored: StoredMetric, process_sd: float, *, is_noisy: bool) -> Iterable[str]:
