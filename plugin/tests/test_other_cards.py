@@ -21,7 +21,7 @@ from pytest_decodegate.baseline.selection import Selection
 from pytest_decodegate.compare.pairs import compare_baselines
 from pytest_decodegate.compare.standing import Terms
 from pytest_decodegate.gate import shift
-from pytest_decodegate.gate.bands import band_ahead, foreseen, recorded_band
+from pytest_decodegate.gate.bands import band_ahead, foreseen, hides_in_wider_band, recorded_band
 from pytest_decodegate.gate.decision import decide_all
 from pytest_decodegate.gate.joint import joint_band, noise_of
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
@@ -244,6 +244,12 @@ def test_the_band_ahead_is_the_one_in_force_however_many_replicates_are_asked_fo
     stored, other = base.metrics["gemm"], base.metrics["other"]
     in_force = judged(base, 1.0, "GPU-9").metric.tolerance
     assert {band_ahead(stored, foreseen(stored, [other], count, 2)) for count in (2, 5, 20)} == {in_force}
+
+
+@pytest.mark.parametrize(("level", "hides"), [(0.9, False), (1.0, False), (1.015, False), (1.03, True), (1.2, False)])
+def test_what_is_worse_by_more_than_its_own_band_and_less_than_the_wider_one_hides(level: float, hides: bool) -> None:
+    assert hides_in_wider_band(judged(recorded(1.0, 1.001), level, "GPU-9")) is hides
+    assert not hides_in_wider_band(judged(recorded(1.0, 1.001), level, "GPU-1"))
 
 
 # --- what metrics say together

@@ -258,3 +258,29 @@ def test_a_run_that_is_stopped_early_is_not_proven(run: Any) -> None:
     result.stdout.fnmatch_lines(
         ["NO-GO: slower *", "open: * of the selected perf tests were never begun: *", "answer: NO-GO: *"]
     )
+
+
+def test_what_passes_only_in_a_wider_band_of_other_cards_is_not_stored_with_gated(
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored, a slowdown were from then on the only base on these cards; one who knows better records it with all."""
+    monkeypatch.setattr("pytest_decodegate.gate.verdict.ran_elsewhere", lambda stored, cards: True)
+    monkeypatch.setattr("pytest_decodegate.gate.other_cards.rounded_up_band", lambda band: 0.05)
+    (path,) = pytester.path.glob("baselines/*/*.json")
+    before = {name: len(stored.sessions) for name, stored in load(path).metrics.items()}
+    result = run("--perf-record=gated", kernel_3=[1.03], kernel_4=[1.015])
+    result.stdout.fnmatch_lines(
+        [
+            "kernel[[]m=3]: PASS: *",
+            "kernel[[]m=4]: PASS: *; recorded in 0001_*",
+            "note: kernel[[]m=3]: not stored: worse by more than its own band, *",
+            "counts: * PASS *",
+        ]
+    )
+    after = {name: len(stored.sessions) for name, stored in load(path).metrics.items()}
+    assert {name: after[name] - before[name] for name in ("kernel[m=3]", "kernel[m=4]")} == {
+        "kernel[m=3]": 0,
+        "kernel[m=4]": 1,
+    }
+    run("--perf-record=all", kernel_3=[1.03])
+    assert len(load(path).metrics["kernel[m=3]"].sessions) == before["kernel[m=3]"] + 1

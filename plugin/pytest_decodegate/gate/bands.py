@@ -15,7 +15,7 @@ from .own_cards import cards_of_sessions, class_of, on_cards, one_set_of_cards
 from .stats.noise import Spread, class_noise
 from .stats.rules import Comparison, foresee, narrowest_band, rarely
 from .text.quantity import format_percent, format_value, rounded_up_band
-from .verdict import session_logs
+from .verdict import Judgement, Verdict, session_logs, worse_log
 
 LOOKS = 2
 """Planned at each metric of a run: after the first replicates and at the cap, or where the time for open metrics ends.
@@ -97,6 +97,18 @@ def band_ahead(stored: StoredMetric, unchanged: Comparison) -> float:
 
     in_force = replace(unchanged, new_counts=unchanged.base_counts[-1:])  # as other_cards.unchanged_run
     return of_metric(own, in_force, class_of(stored, same_cards=False), fixed=False).band
+
+
+def hides_in_wider_band(judgement: Judgement) -> bool:
+    """Whether a metric that is worse by more than its own band is not REGRESSED, since other cards widened that band.
+
+    Stored, it would be the only base on its cards, in its own band: were it slower, nothing would ever show that.
+    """
+    known = judgement.other_cards
+    if judgement.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or not (known and known.is_wider):
+        return False
+
+    return worse_log(judgement) > math.log1p(known.own)
 
 
 def _why(stored: StoredMetric, process_sd: float, *, is_noisy: bool) -> Iterable[str]:

@@ -6,7 +6,6 @@ common may be the very slowdown that is looked for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +14,7 @@ from ..metric import Metric
 from .joint import BandOf, foreseen_noise_of, joint_band, noise_of
 from .stats.rules import decide
 from .stats.together import LEAST_SHIFTED, SHIFT_BAND, JointChange, common_shift, error_of_shift
-from .verdict import Judgement, Numbers, Verdict, basis_together
+from .verdict import Judgement, Numbers, Verdict, basis_together, worse_log
 
 NAME: Final = "kernels_common_shift"
 
@@ -39,7 +38,7 @@ def too_few(kernels: Sequence[Judgement]) -> str | None:
 
 def judge_shift(kernels: Sequence[Judgement], band_of: BandOf | None = None) -> Judgement:
     """The judgement of what `kernels` have in common: each of them is one, and there are not too few."""
-    changes = [_worse_log(kernel) for kernel in kernels]
+    changes = [worse_log(kernel) for kernel in kernels]
     # Two stacks in turn share their session; one is the side on which nothing is claimed that is not known.
     sessions = min(max(1, kernel.basis.sessions) for kernel in kernels)
     found = common_shift(changes, list(map(noise_of, kernels)), sessions)
@@ -55,9 +54,3 @@ def judge_shift(kernels: Sequence[Judgement], band_of: BandOf | None = None) -> 
         other_cards=other_cards,
         notes=(Finding(f"{sum(change > 0 for change in changes)} of {len(kernels)} kernels moved for the worse"),),
     )
-
-
-def _worse_log(kernel: Judgement) -> float:
-    """The log change, + is worse."""
-    change = math.log1p(kernel.numbers.change or 0.0)
-    return change if kernel.metric.better == "lower" else -change

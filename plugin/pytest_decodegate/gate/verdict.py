@@ -481,6 +481,12 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
+def worse_log(judgement: Judgement) -> float:
+    """The log change of a metric that was compared, + is worse."""
+    change = math.log1p(judgement.numbers.change or 0.0)
+    return change if judgement.metric.better == "lower" else -change
+
+
 def basis_together(parts: Sequence[Judgement]) -> Basis:
     """What a metric rests on that says something of all `parts` (one or more) at once, however often each was judged.
 

@@ -13,7 +13,7 @@ from ..baseline.reader import load
 from ..baseline.selection import Selection, contrast
 from ..baseline.store import Store, one_session
 from ..errors import BadInput
-from ..gate.bands import LOOKS, recorded_band
+from ..gate.bands import LOOKS, hides_in_wider_band, recorded_band
 from ..gate.verdict import Judgement, Verdict
 from ..machine.classes import machine_class
 from ..machine.provenance import Difference, Provenance
@@ -123,9 +123,9 @@ class Recorder:
         """Record what was asked for, and share it with pytest-benchmark; never what is wrong or was measured badly.
 
         Returns where it was recorded, None if it was not. A published figure is somebody's point value: measured here,
-        such a metric has no baseline yet. With 'gated' nothing that REGRESSED or is CONFOUNDED is stored: it would be
-        its own baseline when the same is run again. What cannot keep the band of its test is stored under one that it
-        can.
+        such a metric has no baseline yet. With 'gated' nothing that REGRESSED or is CONFOUNDED is stored, nor what only
+        a wider band lets pass: it would be its own baseline when the same is run again. What cannot keep the band of
+        its test is stored under one that it can.
         """
         if judgement.verdict in (Verdict.WRONG_RESULT, Verdict.INVALID):
             return None
@@ -133,7 +133,7 @@ class Recorder:
         self._share(measurement, provenance)
         missing = judgement.verdict is Verdict.NO_BASELINE or judgement.basis.unpublished is not None
         gated = self._settings.record == "gated" and not missing
-        if gated and judgement.verdict in (Verdict.REGRESSED, Verdict.CONFOUNDED):
+        if gated and (judgement.verdict in (Verdict.REGRESSED, Verdict.CONFOUNDED) or hides_in_wider_band(judgement)):
             return None
         if self._settings.record in ("gated", "all") or (self._settings.record == "missing" and missing):
             return self._record(measurement, provenance, gated=gated)

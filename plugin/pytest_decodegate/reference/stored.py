@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ..gate.bands import LOOKS
+from ..cause import Finding
+from ..gate.bands import LOOKS, hides_in_wider_band
 from ..gate.evidence.starts import Start, start_notes, start_of
 from ..gate.stats.looks import planned_looks
 from ..gate.verdict import Judgement, judge
@@ -19,7 +20,6 @@ from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
     from ..baseline.selection import Selection
-    from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.gang_source import GangSource
     from ..measure.source import Progress, Source, Taken
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from .canary import Canary
     from .loaded import ProvenanceReader
     from .recorder import Recorder
+
+NOT_STORED: Final = Finding(
+    "not stored: worse by more than its own band, and as a baseline of these cards it would hide that for good; if it "
+    "is the cards, --perf-record=all stores it"
+)
+"""Of a metric that --perf-record=gated gates in a wider band of other cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,9 @@ class StoredReference:
     ) -> Judged:
         self.recorder.check()
         judgement, taken = self._settle(metric, source, provenance)
+        if self.settings.record == "gated" and hides_in_wider_band(judgement):
+            judgement = replace(judgement, notes=(*judgement.notes, NOT_STORED))
+
         ranks = taken.facts.get("ranks")
         return Judged(
             judgement,
