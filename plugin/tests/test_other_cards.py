@@ -192,6 +192,30 @@ def test_two_files_of_different_cards_are_compared_in_the_wider_band() -> None:
     assert compared(base, unknown).metric.tolerance == GEMM.tolerance
 
 
+def test_a_comparison_and_a_run_of_the_same_data_have_one_band_and_the_judged_side_none_of_it() -> None:
+    """Neither how many processes it took, nor how much of the memory's ceiling it reached, widens its band."""
+    base = scattered(recorded(1.0, 1.0, share=0.65))
+    in_a_run = judged(base, 1.02, "GPU-9").other_cards
+    for processes in (1, 2, 5):
+        fresh = session(7, 1.02, "GPU-7", share=0.76)
+        other = baseline(replace(fresh, replicates=fresh.replicates[:processes]))
+        alone = replace(other, metrics={"gemm": other.metrics["gemm"]})
+        for new in (other, alone, baseline(fresh, session(8, 1.02, "GPU-8", share=0.99))):
+            there = compared(base, new)
+            assert not there.basis.streams
+            assert there.other_cards == in_a_run
+
+
+def test_a_band_that_the_user_set_in_the_new_file_is_the_users_word_in_a_comparison_too() -> None:
+    base, other = recorded(1.0, 1.001), baseline(session(7, 1.0, "GPU-7", share=STREAMING))
+    banded, said = set_band(other, ["ge*"], 0.015)
+    logged = replace(banded, log=(LogEntry("2026-02-01T00:00:00+00:00", "me", said, "why"),))
+    there = compared(base, logged)
+    assert (there.metric.tolerance, there.basis.fixed_band) == (0.015, True)
+    assert not (there.other_cards and there.other_cards.is_wider)
+    assert compared(base, banded).metric.tolerance > 0.015, "as a recording under this band has it"
+
+
 def test_a_file_tells_whose_band_a_user_set() -> None:
     other, names = recorded(1.0), ("gemm", "other")
     banded, said = set_band(other, ["ge*"], 0.015)

@@ -109,7 +109,7 @@ def test_a_kernel_that_reaches_the_memorys_ceiling_is_of_a_class_of_its_own(
 def test_a_session_that_was_just_measured_says_it_by_its_replicates() -> None:
     fresh = Session("s9", "", "gang", tuple(Replicate((1e-5,), {"memory_share": share}) for share in (0.7, 0.8, 0.1)))
     assert memory_share(fresh) == 0.7
-    assert streams_memory(streaming(GEMM, None), StoredMetric(GEMM, (fresh,)))
+    assert streams_memory(StoredMetric(GEMM, (fresh,)))
 
 
 def test_kernels_that_stream_memory_are_noisier_on_other_cards_and_no_peers_of_the_others() -> None:

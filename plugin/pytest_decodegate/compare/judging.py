@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
+from ..baseline.edits import band_is_set
 from ..baseline.schema import Baseline, Session, StoredMetric
 from ..cause import Cause, Finding
+from ..gate.bands import LOOKS as LOOKS_OF_A_RUN
 from ..gate.evidence import speculation
 from ..gate.evidence.apart import rest_of_stored, stored_findings
 from ..gate.evidence.swaps import is_swap, swap_findings
-from ..gate.other_cards import OtherCards, on_other_cards
-from ..gate.own_cards import cards_of_sessions, class_of, one_set_of_cards, ran_elsewhere
+from ..gate.other_cards import of_metric, unchanged_run
+from ..gate.own_cards import cards_of_sessions, class_of, metrics_on, one_set_of_cards, ran_elsewhere
 from ..gate.published import MODEL, renamed, without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
 from ..gate.stats.recorded import NoiseClass
@@ -22,10 +24,9 @@ from ..gate.stats.rules import (
     Settlement,
     compare_sessions,
     decide,
-    foresee,
-    rarely,
     sessions_that_settle,
 )
+from ..gate.stats.together import JointPart
 from ..gate.verdict import (
     Basis,
     Judgement,
@@ -56,8 +57,8 @@ LOOKS = 1
 class _Common:
     """A metric that both baselines have.
 
-    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class, `found`. fitted_base:
-    to the sessions of the base alone.
+    logs: of both sides, by `session_logs`. own: their noise. fitted: to all metrics of its class, `found`. cards: those
+    that all sessions of both sides ran on, if these are the same.
     """
 
     base: StoredMetric
@@ -65,8 +66,8 @@ class _Common:
     logs: tuple[Sessions, Sessions]
     own: Spread
     fitted: ClassNoise
-    fitted_base: ClassNoise
     found: NoiseClass
+    cards: frozenset[str]
 
     @property
     def comparison(self) -> Comparison:
@@ -88,16 +89,9 @@ class _Common:
         return replace(self, base=base, new=new, logs=logs, own=Spread.of(*logs))
 
     @property
-    def other_cards(self) -> OtherCards | None:
-        """The band of a metric whose sides all ran on different cards, by the sessions of the base; None elsewhere."""
-        cards = cards_of_sessions(self.new)
-        if not all(ran_elsewhere(self.base, each) for each in cards):
-            return None
-
-        base, new = self.logs
-        unchanged = foresee(list(map(len, new)), base, self.fitted_base, LOOKS)
-        tolerance = self.new.metric.tolerance
-        return on_other_cards(tolerance, unchanged, unchanged.noise.session_sd, rarely(self.found), fixed=False)
+    def is_elsewhere(self) -> bool:
+        """Whether each session of the new side ran on other cards than all of the base."""
+        return all(ran_elsewhere(self.base, cards) for cards in cards_of_sessions(self.new))
 
 
 @dataclass(frozen=True)
@@ -113,10 +107,12 @@ class Judge:
         """One per metric that both have, but for `same`, in the order of `base`."""
         logs = [(session_logs(base), session_logs(new)) for base, new in self._common]
         own = [Spread.of(*sides) for sides in logs]
-        classes = [class_of(new, base, same_cards=bool(one_set_of_cards(base, new))) for base, new in self._common]
-        fitted = zip(_fitted(classes, own), _fitted(classes, [Spread.of(base) for base, _ in logs]), strict=True)
-        for (base, new), sides, mine, noise, found in zip(self._common, logs, own, fitted, classes, strict=True):
-            yield self._judgement(_Common(base, new, sides, mine, *noise, found))
+        cards = [one_set_of_cards(base, new) for base, new in self._common]
+        classes = [class_of(base, same_cards=bool(each)) for (base, _), each in zip(self._common, cards, strict=True)]
+        noises = _fitted(classes, own)
+        rows = zip(self._common, logs, own, noises, classes, cards, strict=True)
+        for (base, new), sides, mine, noise, found, here in rows:
+            yield self._judgement(_Common(base, new, sides, mine, noise, found, here))
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -180,24 +176,31 @@ class Judge:
             harmless=free,
         )
 
-    @staticmethod
-    def _weighed(bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:
+    def _weighed(self, bare: Judgement, common: _Common, comparison: Comparison) -> Judgement:
         """The judgement with its statistics."""
-        sessions, other_cards = common.logs[0], common.other_cards
-        tolerance = other_cards.band if other_cards else bare.metric.tolerance
+        sessions, found = common.logs[0], common.found
+        # The band is that of a run beside the base: neither side of a comparison can widen it by what it measured.
+        unchanged = unchanged_run(sessions, self._noise_of_base(found, common.cards), LOOKS_OF_A_RUN)
+        fixed = band_is_set(self.new, bare.name)
+        own = bare.metric.tolerance
+        other_cards = of_metric(own, unchanged, found, fixed=fixed) if common.is_elsewhere else None
+        tolerance = other_cards.band if other_cards else own
         outcome = decide(comparison, tolerance)
         level = level_of(sessions, common.base.metric)
         return replace(
             bare,
             metric=replace(bare.metric, tolerance=tolerance),
             other_cards=other_cards,
+            foreseen=JointPart(unchanged.error, unchanged.df, found.streams),
             verdict=Verdict(outcome),
             basis=replace(
                 bare.basis,
                 sessions=len(sessions),
                 session_noise=comparison.noise.session_sd,
                 foreign_cards=other_cards is not None,
-                streams=common.found.streams,
+                same_cards=bool(common.cards),
+                streams=found.streams,
+                fixed_band=fixed,
             ),
             numbers=bare.numbers.compared(bare.metric, level, comparison),
             settlement=_settlement(comparison, tolerance) if outcome == "INCONCLUSIVE" else None,
@@ -253,6 +256,18 @@ class Judge:
         for difference in identity_differences(base, new.metric, new.level):
             if not (silent(self.base, difference.base) or silent(self.new, difference.new)):
                 yield difference
+
+    @cached_property
+    def _noise_of_base(self) -> Callable[[NoiseClass, frozenset[str]], ClassNoise]:
+        """What the metrics of a class say together by the base alone, on just some cards if there are any."""
+
+        @cache
+        def fitted(found: NoiseClass, cards: frozenset[str]) -> ClassNoise:
+            stored = metrics_on(self.base.metrics.values(), cards)
+            members = [each for each in stored if class_of(each, same_cards=bool(cards)) == found]
+            return class_noise([Spread.of(session_logs(each)) for each in members], found)
+
+        return fitted
 
     @cached_property
     def same(self) -> tuple[str, ...]:

@@ -54,18 +54,18 @@ def one_set_of_cards(*sides: StoredMetric) -> frozenset[str]:
     return known.pop() if len(known) == 1 else frozenset()
 
 
-def class_of(stored: StoredMetric, *others: StoredMetric, same_cards: bool) -> NoiseClass:
-    """The class of noise of what is stored; others: more sessions of the same metric."""
-    streams = not same_cards and streams_memory(stored, *others)
+def class_of(stored: StoredMetric, *, same_cards: bool) -> NoiseClass:
+    """The class of noise of what is stored, by that alone: what is judged beside it has no say in it."""
+    streams = not same_cards and streams_memory(stored)
     return noise_class(stored.metric, stored.level, same_cards=same_cards, streams=streams)
 
 
-def streams_memory(*sides: StoredMetric) -> bool:
+def streams_memory(stored: StoredMetric) -> bool:
     """Whether a kernel is bound by memory, by the median of those of its sessions that gate and know their share."""
-    if sides[0].metric.kind != "kernel":
+    if stored.metric.kind != "kernel":
         return False
 
-    known = (memory_share(session) for side in sides for session in side.current)
+    known = map(memory_share, stored.current)
     shares = [share for share in known if share is not None]
     return bool(shares) and median(shares) >= STREAMS_FROM
 
