@@ -295,16 +295,21 @@ def parts(change: float, *, streams: bool, elsewhere: bool = True) -> list[Judge
 WEIGHTS = {f"k{n}": 1.0 for n in range(20)}
 
 
-def run_of(foreign: int, noise: float, level: float) -> list[Judgement]:
-    """Twenty kernels on a card, judged; so many were recorded on another alone. noise: about half the run's range."""
+def replicates(noise: float, level: float = 1.0) -> tuple[Replicate, ...]:
+    """Five processes around so many 10 us; noise: half their range, a fraction."""
+    return tuple(Replicate((1e-5 * level * (1 + noise * off),)) for off in (-1.0, -0.5, 0.0, 0.5, 1.0))
+
+
+def run_of(foreign: int, noise: float, level: float, stored_noise: float = 0.0005) -> list[Judgement]:
+    """Twenty kernels on a card, judged; so many were recorded on another alone. noise, level: of the run."""
     kernels = [replace(GEMM, name=name) for name in WEIGHTS]
-    stored = {
-        kernel.name: StoredMetric(kernel, (session(1, 1.0, "GPU-2" if n < foreign else "GPU-1", share=STREAMING),))
-        for n, kernel in enumerate(kernels)
-    }
+    own, other = (
+        replace(session(1, 1.0, card, share=STREAMING), replicates=replicates(stored_noise))
+        for card in ("GPU-1", "GPU-2")
+    )
+    stored = {kernel.name: StoredMetric(kernel, (other if n < foreign else own,)) for n, kernel in enumerate(kernels)}
     there = Selection(Path(), replace(recorded(1.0), metrics=stored), cards=frozenset({"GPU-1"}))
-    taken = tuple(Replicate((1e-5 * level * (1 + noise * off),)) for off in (-1.0, -0.5, 0.0, 0.5, 1.0))
-    return [judge(Measurement(kernel, taken, "gang"), there, looks=2) for kernel in kernels]
+    return [judge(Measurement(kernel, replicates(noise, level), "gang"), there, looks=2) for kernel in kernels]
 
 
 def joint_bands(judgements: list[Judgement]) -> tuple[float, float]:
@@ -327,6 +332,8 @@ def test_the_band_of_what_metrics_say_together_grows_with_what_met_other_cards()
     assert QUIET_BANDS[0] == (0.01, shift.BAND)
     assert all(one <= 0.011 for one in QUIET_BANDS[1])
     assert QUIET_BANDS[20][0] > QUIET_BANDS[1][0]
+    noisy = joint_bands(run_of(1, 0.0005, 1.0, stored_noise=0.05))
+    assert all(one <= 0.012 for one in noisy), "the noise of the other nineteen is no matter of cards"
 
 
 def test_noise_in_step_rests_on_what_is_known_of_it_where_nobody_knows_the_cards() -> None:

@@ -25,8 +25,12 @@ def noise_of(judgement: Judgement) -> JointPart:
 
 
 def foreseen_noise_of(judgement: Judgement) -> JointPart:
-    """The same as the stored sessions alone foretell it, whatever the run found: a noisy run widens no band."""
-    return _part(judgement, judgement.foreseen.error if judgement.foreseen else 0.0)
+    """The same as the stored sessions alone foretell it, whatever the run found: a noisy run widens no band.
+
+    What is foreseen on these very cards does not count: it is what the own band stands for.
+    """
+    part = _part(judgement, judgement.foreseen.error if judgement.foreseen else 0.0)
+    return replace(part, counts=judgement.other_cards is not None)
 
 
 def _part(judgement: Judgement, error: float) -> JointPart:

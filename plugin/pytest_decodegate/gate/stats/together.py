@@ -107,12 +107,14 @@ class JointPart:
     """The noise of one of several metrics that say something together.
 
     error, df: standard error of its log change, + is worse, and its degrees of freedom. in_step: whether one number of
-    the session, how fast the memory of the card is, moves it and all others of which this holds.
+    the session, how fast the memory of the card is, moves it and all others of which this holds. counts: whether its
+    noise is asked about; of one of which it is not, only its weight in a median matters.
     """
 
     error: float
     df: float = math.inf
     in_step: bool = False
+    counts: bool = True
 
 
 def joint_error(parts: Sequence[tuple[float, JointPart]], shared: float) -> tuple[float, float]:
@@ -120,8 +122,9 @@ def joint_error(parts: Sequence[tuple[float, JointPart]], shared: float) -> tupl
 
     Noise of parts that move in step adds up, and that of the others averages out. shared: an error of the whole sum.
     """
-    own = math.hypot(shared, *[weight * part.error for weight, part in parts if not part.in_step])
-    in_step = [(weight * part.error, part.df) for weight, part in parts if part.in_step]
+    counted = [(weight, part) for weight, part in parts if part.counts]
+    own = math.hypot(shared, *[weight * part.error for weight, part in counted if not part.in_step])
+    in_step = [(weight * part.error, part.df) for weight, part in counted if part.in_step]
     terms = [(own**2, max(1.0, len(parts) - 1.0))]
     if in_step:
         terms.append((math.fsum([error for error, _ in in_step]) ** 2, min([df for _, df in in_step])))
@@ -151,9 +154,10 @@ def error_of_shift(parts: Sequence[JointPart], sessions: int, scatter: float = 0
     them by their part of that sum.
     """
     density = math.fsum([1 / part.error for part in parts])
-    own = max(math.sqrt(math.pi / 2) / density, scatter)
+    counted = [part for part in parts if part.counts]
+    own = max(math.sqrt(math.pi / 2 * len(counted) / len(parts)) / density, scatter)
     # Each weight times its error is the same: those in step pull the median by their number over the sum.
-    in_step = [(1 / part.error / density, part) for part in parts if part.in_step]
+    in_step = [(1 / part.error / density, part) for part in counted if part.in_step]
     _, df = joint_error(in_step, 0.0) if in_step else (0.0, math.inf)
     pull = len(in_step) / density
     shared = SHARED_SESSION_SD * of_both_sides(sessions)
