@@ -25,6 +25,7 @@ from pytest_decodegate.gate.stats.noise import Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import noise_class
 from pytest_decodegate.gate.stats.rules import RARELY, compare, foresee, narrowest_band, worse_logs
 from pytest_decodegate.gate.verdict import Verdict, judge
+from pytest_decodegate.metric import Metric
 
 Run = Callable[..., str]
 
@@ -135,6 +136,17 @@ def test_published_figures_are_listed_as_such(root: Path, decodegate: Run) -> No
 
     assert head.endswith("0001_stack.json: published: a paper")
     assert row.split()[2:] == ["us", "1", "1", "-", "-", "2", "%", "-", "the", "band", "alone"]
+
+
+def test_answers_are_listed_by_their_band_alone(root: Path, decodegate: Run) -> None:
+    """They are right or wrong by a rule of their own: what times keep, find, or are judged in on other cards is none
+    of theirs.
+    """
+    answers = Metric("answers", "s", "quality", 0.02, {})
+    put(root, baseline(1, session(1, 1.0, uuids=("a",)), session(2, 1.3, uuids=("b",)), metric=answers))
+    _, _, row, *more = decodegate().splitlines()
+    assert row.split()[-6:] == ["-", "2", "%", "-", "wrong", "answers"]
+    assert more == []
 
 
 def test_nothing_stored_is_said(root: Path, decodegate: Run) -> None:

@@ -199,6 +199,9 @@ def _resolution(stored: StoredMetric, others: Sequence[StoredMetric], replicates
         return "-", "-", band, "-", "the band alone"
 
     own = session_logs(stored)
+    if metric.kind == "quality":
+        return _spread(own), "-", band, "-", "wrong answers"
+
     unchanged = foreseen(stored, others, replicates, LOOKS)
     assumed = " (assumed)" if len(stored.current) == 1 else ""
     narrow = can_keep(stored, unchanged)
