@@ -30,8 +30,10 @@ for each in pkgutil.walk_packages(pytest_decodegate.__path__, f"{pytest_decodega
 
 pytest_plugins = ["pytester"]
 
-# Its 200 ms for an example would be an assertion on absolute time, on machines that others use, too.
-settings.register_profile("decodegate", deadline=None)
+# Its 200 ms for an example would be an assertion on absolute time, on machines that others use, too. Half of its usual
+# examples, drawn anew in each run, take the suite below a quarter of an hour; before a release: --hypothesis-profile.
+settings.register_profile("decodegate", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("decodegate")
 
 
