@@ -33,10 +33,10 @@ from pytest_decodegate.baseline.schema import StoredMetric
 from pytest_decodegate.gate.decision import Decision, decide_all, is_together
 from pytest_decodegate.gate.materiality import StepWeight, is_not_material, weighed
 from pytest_decodegate.gate.other_cards import OtherCards, of_metric, unchanged_run
-from pytest_decodegate.gate.own_cards import memory_share, streams_memory
+from pytest_decodegate.gate.own_cards import stored_memory_share, streams_memory
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.stats.looks import planned_looks
-from pytest_decodegate.gate.stats.noise import ClassNoise, Spread, class_noise
+from pytest_decodegate.gate.stats.noise import Spread, class_noise
 from pytest_decodegate.gate.stats.recorded import NoiseClass, recorded
 from pytest_decodegate.gate.stats.rules import Comparison, compare, decide
 from pytest_decodegate.gate.stats.together import JointPart
@@ -168,13 +168,8 @@ def _said(laws: Mapping[str, SessionLaw]) -> str:
 @cache
 def shares() -> Mapping[str, float]:
     """By metric, the share of the memory's ceiling that its newest shipped sessions reach, where they say it."""
-    found: dict[str, float] = {}
-    for stored in _stored_kernels():
-        known = [share for session in stored.current if (share := memory_share(session)) is not None]
-        if known:
-            found[stored.metric.name] = median(known)
-
-    return found
+    known = ((stored.metric.name, stored_memory_share(stored)) for stored in _stored_kernels())
+    return {name: share for name, share in known if share is not None}
 
 
 @cache
@@ -273,7 +268,6 @@ class World:
             for index in range(len(metrics()))
         ]
         self._offsets = self._session()
-        self._fitted: dict[NoiseClass, ClassNoise] = {}
 
     def _session(self) -> Logs:
         """How far each metric is off in one session, on a card whose memory is as fast as it happens to be."""
@@ -307,26 +301,28 @@ class World:
             if other != index and self.class_of(each) == own
         ]
 
-    def other_cards(self, index: int) -> OtherCards | None:
-        """The band of a metric on other cards than those that recorded; None on these."""
-        if self._cards == "same":
-            return None
+    @cached_property
+    def unchanged(self) -> list[Comparison]:
+        """What is foreseen of each metric if it has not changed."""
+        classes = [self.class_of(each) for each in metrics()]
+        members: dict[NoiseClass, list[Spread]] = {}
+        for found, own in zip(classes, self.spreads, strict=True):
+            members.setdefault(found, []).append(own)
 
-        known = metrics()[index]
-        return of_metric(known.metric.tolerance, self.unchanged(index), known.found, fixed=False)
+        fitted = {found: class_noise(spreads, found) for found, spreads in members.items()}
+        return [unchanged_run(base, fitted[found], len(LOOKS)) for base, found in zip(self.base, classes, strict=True)]
 
-    def unchanged(self, index: int) -> Comparison:
-        """What is foreseen of a metric that has not changed."""
-        found = self.class_of(metrics()[index])
-        if found not in self._fitted:
-            sides = zip(metrics(), self.spreads, strict=True)
-            self._fitted[found] = class_noise([own for each, own in sides if self.class_of(each) == found], found)
-
-        return unchanged_run(self.base[index], self._fitted[found], len(LOOKS))
+    @cached_property
+    def other_cards(self) -> list[OtherCards | None]:
+        """The band of each metric on other cards than those that recorded; None on these."""
+        return [
+            None if self._cards == "same" else of_metric(each.metric.tolerance, unchanged, each.found, fixed=False)
+            for each, unchanged in zip(metrics(), self.unchanged, strict=True)
+        ]
 
     def band(self, index: int) -> float:
         """The band in force of a metric."""
-        known = self.other_cards(index)
+        known = self.other_cards[index]
         return known.band if known else metrics()[index].metric.tolerance
 
 
@@ -362,13 +358,13 @@ def judged(world: World, index: int, replicates: Sequence[Replicate]) -> Judgeme
     known, base = metrics()[index], world.base[index]
     values = [math.log(replicate.value) for replicate in replicates]
     found = world.class_of(known)
-    comparison, unchanged = compare(values, base, world.peers(index), found, len(LOOKS)), world.unchanged(index)
+    comparison, unchanged = compare(values, base, world.peers(index), found, len(LOOKS)), world.unchanged[index]
     metric = replace(known.metric, tolerance=world.band(index))
     judgement = Judgement(
         metric=metric,
         verdict=Verdict(decide(comparison, metric.tolerance)),
         basis=Basis("gang", len(replicates), looks=len(LOOKS), sessions=len(base), streams=found.streams),
-        other_cards=world.other_cards(index),
+        other_cards=world.other_cards[index],
         foreseen=JointPart(unchanged.error, unchanged.df, found.streams),
         numbers=Numbers(math.exp(fmean(values))).compared(known.metric, level_of(base, known.metric), comparison),
     )

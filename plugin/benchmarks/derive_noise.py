@@ -35,7 +35,7 @@ from scipy.special import betaln
 from scipy.stats import chi2
 
 from pytest_decodegate.baseline.reader import load
-from pytest_decodegate.gate.own_cards import memory_share, streams_memory
+from pytest_decodegate.gate.own_cards import stored_memory_share, streams_memory
 from pytest_decodegate.gate.stats import recorded as shipped
 from pytest_decodegate.gate.stats.noise import Variance, process_prior, session_variance
 from pytest_decodegate.gate.stats.recorded import SAME_CARDS, Mode, NoiseClass, Recorded, noise_class
@@ -176,8 +176,7 @@ def of_baseline(path: Path, host: str, timing: str) -> Iterator[Line]:
         metric, found = stored.metric, noise_class(stored.metric, stored.level)
         if metric.better != "lower" or stored.level == "published" or metric.kind == "quality":
             continue
-        known = any(memory_share(session) is not None for session in stored.current)
-        streams = streams_memory(stored) if known else None
+        streams = streams_memory(stored) if stored_memory_share(stored) is not None else None
         for session, logs in zip(stored.current, session_logs(stored), strict=True):
             spread = stdev(logs) if len(logs) > 1 else None
             level = math.exp(fmean(logs))

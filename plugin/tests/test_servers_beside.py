@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
+from children import is_running
 from scripted_gangs import Said
 from scripted_vllm import options
 
@@ -104,16 +104,12 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Fixture:
     return Fixture(launcher, machine, said, ServersBeside(servers, STACKS, request.param, hardware, progress))
 
 
-def running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-
-
 def test_both_start_together_and_change_cards(made: Fixture, tmp_path: Path) -> None:
     first = made.beside.start(False)
     assert set(first) == set(SIDES)
     assert made.launcher.begun == [("base", (0,)), ("candidate", (1,))]
     pids = [server.process.pid for server in first.values() if server.process]
-    assert all(map(running, pids))
+    assert all(map(is_running, pids))
     assert all(server.start_seconds and server.start_seconds > 0 for server in first.values())
     assert [text.partition(":")[0] for text in sorted(made.said)] == ["base", "candidate"]
     for side in SIDES:
@@ -122,7 +118,7 @@ def test_both_start_together_and_change_cards(made: Fixture, tmp_path: Path) -> 
     made.beside.start(True)
     assert made.launcher.begun[2:] == [("candidate", (0,)), ("base", (1,))]
     assert made.launcher.shared_by == 1
-    assert not any(map(running, pids)), "the first two have left before the next came"
+    assert not any(map(is_running, pids)), "the first two have left before the next came"
     assert made.machine.holder is made.beside
     made.machine.release()
     assert made.beside.output() == []
@@ -162,7 +158,7 @@ def test_an_interrupt_while_they_start_leaves_none_behind(made: Fixture) -> None
     with pytest.raises(KeyboardInterrupt):
         made.beside.start(False)
 
-    assert not running(begun[0].process.pid)
+    assert not is_running(begun[0].process.pid)
 
 
 class Given(SimpleNamespace):

@@ -123,11 +123,8 @@ def band_is_set(baseline: Baseline, metric: str) -> bool:
     band = f"{baseline.metrics[metric].metric.tolerance:.3%}"
     edits = filter(None, (_SET_BAND.fullmatch(entry.what) for entry in baseline.log))
     # A recording under another band takes the metric out of the user's hands: then the band is no more the same.
-    return any(edit["band"] == band and _matches_any(metric, edit["patterns"].split(", ")) for edit in edits)
-
-
-def _matches_any(metric: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(metric, literal_brackets(pattern)) for pattern in patterns)
+    patterns = (pattern for edit in edits if edit["band"] == band for pattern in edit["patterns"].split(", "))
+    return any(metric in matching(baseline, pattern) for pattern in patterns)
 
 
 def set_contract(baseline: Baseline, patterns: Sequence[str], fields: Mapping[str, Json]) -> tuple[Baseline, str]:

@@ -19,13 +19,7 @@ from ..gate.own_cards import cards_of_sessions, class_of, metrics_on, one_set_of
 from ..gate.published import MODEL, renamed, without_numbers
 from ..gate.stats.noise import ClassNoise, Sessions, Spread, class_noise
 from ..gate.stats.recorded import NoiseClass
-from ..gate.stats.rules import (
-    Comparison,
-    Settlement,
-    compare_sessions,
-    decide,
-    sessions_that_settle,
-)
+from ..gate.stats.rules import Comparison, Settlement, compare_sessions, decide, sessions_that_settle
 from ..gate.stats.together import JointPart
 from ..gate.verdict import (
     Basis,
@@ -45,7 +39,7 @@ from ..gate.verdict import (
 from ..machine.clocks import FIELD as CLOCK
 from ..machine.clocks import ClockShift, clock_shift
 from ..machine.provenance import Difference
-from ..machine.reach import slowest_link, without_harmless
+from ..machine.reach import Link, slowest_link, without_harmless
 from ..metric import Json, Replicate
 from .standing import MACHINE_CLASS, StandingDifference, Terms, silent
 
@@ -157,8 +151,7 @@ class Judge:
     def _bare(self, common: _Common, changed: tuple[str, ...]) -> Judgement:
         """The judgement before anything is compared."""
         new, sessions = common.new, common.logs[1]
-        link = slowest_link(self.base.provenance, self.new.provenance)
-        differences, _, free = without_harmless(self._differences, self._confounders, new.metric, link)
+        differences, _, free = without_harmless(self._differences, self._confounders, new.metric, self._link)
         return Judgement(
             metric=new.metric,
             verdict=Verdict.CONFOUNDED,
@@ -256,6 +249,10 @@ class Judge:
         for difference in identity_differences(base, new.metric, new.level):
             if not (silent(self.base, difference.base) or silent(self.new, difference.new)):
                 yield difference
+
+    @cached_property
+    def _link(self) -> Link:
+        return slowest_link(self.base.provenance, self.new.provenance)
 
     @cached_property
     def _noise_of_base(self) -> Callable[[NoiseClass, frozenset[str]], ClassNoise]:

@@ -11,7 +11,7 @@ from ..machine.cards import cards_of
 from ..machine.clocks import power_capped
 from .evidence.modes import two_modes
 from .other_cards import of_metric
-from .own_cards import cards_of_sessions, class_of, on_cards, one_set_of_cards
+from .own_cards import cards_of_sessions, class_of, metrics_on, on_cards, one_set_of_cards
 from .stats.noise import Spread, class_noise
 from .stats.rules import Comparison, foresee, narrowest_band, rarely
 from .text.quantity import format_percent, format_value, rounded_up_band
@@ -52,13 +52,10 @@ def recorded_band(stored: StoredMetric, others: Iterable[StoredMetric], replicat
     if metric.kind == "quality":  # answers are right or wrong, whatever time they took
         return RecordedBand(metric.tolerance, metric.tolerance, ())
 
+    # A run that meets only sessions of other cards has a band for that: see gate.other_cards.
     newest = cards_of(stored.current[-1].telemetry)
-    here, beside = stored, others
-    if newest:  # a run that meets only sessions of other cards has a band for that: see gate.other_cards
-        here = on_cards(stored, newest) or stored
-        beside = [own for other in others if (own := on_cards(other, newest)) is not None]
-
-    unchanged = foreseen(here, beside, replicates, looks)
+    here = on_cards(stored, newest) or stored
+    unchanged = foreseen(here, metrics_on(others, newest), replicates, looks)
     kept = metric.tolerance
     if math.expm1(unchanged.hi) >= metric.tolerance:
         kept = min(WIDEST, can_keep(here, unchanged))

@@ -56,18 +56,19 @@ def one_set_of_cards(*sides: StoredMetric) -> frozenset[str]:
 
 def class_of(stored: StoredMetric, *, same_cards: bool) -> NoiseClass:
     """The class of noise of what is stored, by that alone: what is judged beside it has no say in it."""
-    streams = not same_cards and streams_memory(stored)
-    return noise_class(stored.metric, stored.level, same_cards=same_cards, streams=streams)
+    return noise_class(stored.metric, stored.level, same_cards=same_cards, streams=streams_memory(stored))
 
 
 def streams_memory(stored: StoredMetric) -> bool:
-    """Whether a kernel is bound by memory, by the median of those of its sessions that gate and know their share."""
-    if stored.metric.kind != "kernel":
-        return False
+    """Whether a kernel is as fast as the memory of its card, as far as its sessions say how near they come to that."""
+    share = stored_memory_share(stored) if stored.metric.kind == "kernel" else None
+    return share is not None and share >= STREAMS_FROM
 
-    known = map(memory_share, stored.current)
-    shares = [share for share in known if share is not None]
-    return bool(shares) and median(shares) >= STREAMS_FROM
+
+def stored_memory_share(stored: StoredMetric) -> float | None:
+    """The share of the memory's ceiling that a metric reaches: the median of its sessions that gate and say it."""
+    shares = [share for session in stored.current if (share := memory_share(session)) is not None]
+    return median(shares) if shares else None
 
 
 def memory_share(session: Session) -> float | None:

@@ -38,9 +38,10 @@ def kept_files(scratch: Path) -> Path:
         folder = _private_folder() / "files"
         folder.mkdir(mode=0o700, exist_ok=True)
         target = folder / _digest(scratch)
-        if not _is_whole(target):
-            _put(scratch, target)
+        if _is_whole(target):
+            return target
 
+        _put(scratch, target)
         return target if _is_whole(target) else scratch
     except (OSError, RuntimeError):  # RuntimeError: nobody knows a home of this user
         return scratch

@@ -92,7 +92,6 @@ class _Measured:
     """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it.
 
     current: of the pair that is being measured. alone: what the base gave in a pair that the candidate did not end.
-    newest: the last whole pair, in words.
     """
 
     load: Load
@@ -100,7 +99,6 @@ class _Measured:
     taken: dict[SideName, Taken] = field(init=False)
     current: dict[SideName, Taken] = field(default_factory=dict)
     alone: tuple[Replicate, ...] = ()
-    newest: str = ""
     closed: bool = False
     failure: StackFailed | None = None
 
@@ -117,16 +115,17 @@ class _Measured:
         if self.failure is None or failure.side == "base":
             self.failure = failure
 
-    def end_pair(self) -> bool:
-        """Keep the pair if it is whole, and say whether it is: one side of it has nothing to be compared with."""
-        if whole := len(self.current) == len(SIDES):
+    def end_pair(self) -> str:
+        """Keep the pair if it is whole, and give it in words; "": one side of it has nothing to be compared with."""
+        said = ""
+        if len(self.current) == len(SIDES):
             self.taken = {side: joined([self.taken[side], self.current[side]]) for side in SIDES}
-            self.newest = _in_words(self.current["base"], self.current["candidate"])
+            said = _in_words(self.current["base"], self.current["candidate"])
         elif base := self.current.get("base"):
             self.alone = base.replicates
 
         self.current.clear()
-        return whole
+        return said
 
     @property
     def of_base(self) -> tuple[Replicate, ...]:
@@ -307,9 +306,8 @@ class ServersInTurn:
 
     def _end_pair(self) -> None:
         """Keep what is whole of a pair, and say it at once: a run that is stopped has then measured something."""
-        if whole := [name for name, measured in self._of.items() if measured.end_pair()]:
-            said = ", ".join(f"{name} {self._of[name].newest}" for name in whole)
-            self._say(f"pair {self._pairs + 1}, base and candidate: {said}")
+        if said := [f"{name} {pair}" for name, measured in self._of.items() if (pair := measured.end_pair())]:
+            self._say(f"pair {self._pairs + 1}, base and candidate: {', '.join(said)}")
 
     def _beside_each_other(self, order: Sequence[SideName], names: Sequence[str]) -> None:
         """All answers, then window after window, begun by each side in turn."""

@@ -59,17 +59,11 @@ class Weighed(Interval, Protocol):
     def p_worse(self) -> float: ...  # noqa: D102 - as above
 
 
-class Foreseen(Protocol):
-    """What an unchanged run would give, on the log scale. hi: as of an Interval. error, df: of the change."""
+class Foreseen(Weighed, Protocol):
+    """What an unchanged run would give. df: of the error."""
 
     @property
-    def hi(self) -> float: ...  # noqa: D102 - described above
-
-    @property
-    def error(self) -> float: ...  # noqa: D102 - as above
-
-    @property
-    def df(self) -> float: ...  # noqa: D102 - as above
+    def df(self) -> float: ...  # noqa: D102 - described above
 
     def reach(self, level: float) -> float:
         """How far chance moves the change to one side, but for a share `level` of all runs."""
