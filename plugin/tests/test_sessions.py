@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from stack_baselines import GEMM, H200, NCCL, baseline, measured, run_of, sessio
 from stored import kept
 
 from pytest_decodegate.baseline.benchmark_json import dumps
+from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.baseline.store import Store
 from pytest_decodegate.gate.text.explain import explain
 from pytest_decodegate.gate.verdict import Verdict, judge
@@ -38,6 +40,19 @@ def test_a_regression_of_a_recorded_stack_is_found_and_explained(store: Store) -
     assert "gemm: REGRESSED: worse by more than the band of 2 %: +20.0 %" in told
     assert "0001_stack.json\n  - the only one that differs from this stack only in what was declared (nccl)" in told
     assert "- newer, left out: 0002_stack.json (this very stack)" in told
+
+
+def test_the_files_that_a_session_writes_do_not_make_its_commit_dirty(store: Store, tmp_path: Path) -> None:
+    """The baselines lie in the repository whose commit a session names."""
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    for step in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *step], cwd=tmp_path, check=True)
+
+    other = replace(measured(), metric=Metric.of("other", "kernel"))
+    found = [load(record(store, run_of(), "one", each)) for each in (measured(), other)][-1].metrics
+    commits = [stored.sessions[0].commit for stored in found.values()]
+    assert len(commits) == 2
+    assert [commit["dirty"] for commit in commits] == [False, False]
 
 
 CARDS = ("GPU-a", "GPU-b")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -53,6 +54,17 @@ class Store:
         self.root = root
         self.lock_seconds = lock_seconds
         self._loaded: dict[Path, tuple[tuple[int, ...], Baseline]] = {}
+
+    @cached_property
+    def _commit(self) -> dict[str, Json]:
+        """Commit and dirtiness of the repository around the current directory, as pytest-benchmark tells them.
+
+        Of the moment before the first metric of a session is written: what is written makes the tree dirty.
+        """
+        from pytest_benchmark.utils import get_commit_info
+
+        commit: dict[str, Json] = get_commit_info()
+        return {name: value for name, value in commit.items() if name != "error"}
 
     def folder(self, machine_class: str) -> Path:
         """The folder of a machine class's files."""
@@ -132,7 +144,7 @@ class Store:
         when the folder cannot be locked or written, or when the measurement cannot be stored (no replicates, say); the
         files are then as they were.
         """
-        session = replace(_session(measurement, provenance, session_id), commit=_commit())
+        session = replace(_session(measurement, provenance, session_id), commit=self._commit)
         with self._locked(self.folder(machine_class)):
             recorded = StoredMetric(measurement.metric, (session,))
             baseline = _home(self.load_all(machine_class), provenance, recorded) or Baseline(
@@ -340,14 +352,6 @@ def _session(measurement: Measurement, provenance: Provenance, session_id: str) 
 
     telemetry = {**provenance.telemetry, **measurement.facts}
     return Session(session_id, _now(), measurement.level, measurement.replicates, telemetry)
-
-
-def _commit() -> dict[str, Json]:
-    """Commit and dirtiness of the repository around the current directory, as pytest-benchmark tells them."""
-    from pytest_benchmark.utils import get_commit_info
-
-    commit: dict[str, Json] = get_commit_info()
-    return {name: value for name, value in commit.items() if name != "error"}
 
 
 def _holds_session(baseline: Baseline, other: Baseline) -> bool:
