@@ -146,6 +146,7 @@ def test_noise_that_is_there_without_it_too_is_advised_on_without_it() -> None:
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reasons[1].startswith("without it this is INCONCLUSIVE, +0.0")
     assert judgement.settlement is not None
+    assert judgement.settlement.tolerance is not None
     assert judgement.settlement.tolerance < 0.5
     assert advice(judgement)[-1].startswith("even without it: a band of ")
 

@@ -47,7 +47,7 @@ def test_values_of_values_are_plain() -> None:
     assert told["notes"] == [
         {"cause": "straggler", "about": "GPU 3", "text": "two lines\nof text", "brief": "two lines"}
     ]
-    assert told["settlement"] == {"replicates": 9, "sessions": None, "tolerance": 0.071}
+    assert told["settlement"] == {"replicates": 9, "sessions": None, "tolerance": 0.071, "seconds": None}
     assert told["differences"] == [{"field": "env:A", "new": None}], "a side without the field has no key"
 
 

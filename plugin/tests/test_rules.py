@@ -276,6 +276,7 @@ def test_what_settles_settles(comparison: Comparison, tolerance: float) -> None:
     assume(decide(comparison, tolerance) == "INCONCLUSIVE")
     settlement = settle(comparison, tolerance)
 
+    assert settlement.tolerance is not None
     assert decide(comparison, settlement.tolerance * 1.001 + 1e-9) == "PASS"
     if settlement.replicates is not None:
         assert max(comparison.new_counts) < settlement.replicates <= MOST_REPLICATES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_what_is_open_is_measured_again_alone_with_as_many_replicates_as_would_s
     assert follow(run(PASS, OPEN), "pytest", "-m", "perf", "--perf-max-replicates", "8", "-x") == (
         "pytest -m perf -x '--perf-only=mla_decode[m=8,context=1024]' --perf-max-replicates=14"
     )
+
+
+def test_what_a_budget_ended_is_measured_again_in_a_longer_one() -> None:
+    """14 pairs take 20 minutes: a tenth more is given, and how many there may be is left as it was typed."""
+    of_pairs = replace(OPEN.judgement.basis, reference="stack")
+    cut = changed(OPEN, name="tpot[c=1]", settlement=Settlement(14, None, 0.03, 1200.0), basis=of_pairs)
+    assert follow(run(PASS, cut), "pytest", "-m", "perf", "--perf-budget=8m") == (
+        "pytest -m perf '--perf-only=tpot[c=1]' --perf-budget=22m"
+    )
+    assert follow(run(cut, OPEN)).endswith("--perf-max-replicates=14 --perf-budget=22m")
+    (ground,) = decide_all([cut]).grounds
+    assert "more pairs (--perf-budget) or a wider band" in ground.text
 
 
 def test_what_differs_is_declared_with_what_was_declared_already() -> None:

@@ -12,6 +12,7 @@ from pytest_decodegate.cause import Cause, Finding
 from pytest_decodegate.errors import ServerError, ServerHung
 from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
+from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.verdict import Judgement, Verdict
 from pytest_decodegate.measure.answers import NoLogprobs
 from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
@@ -88,6 +89,7 @@ class Host:
     first: int = LEAST_PAIRS
     windows_of: dict[str, list[float]] = field(default_factory=dict)
     compiles_first: bool = False
+    most: int = 24
     start_minutes: float = 0.0
     stopped_at: int = 0
 
@@ -152,7 +154,7 @@ class Host:
         contrast: Contrast = NOTHING,
         servers: Servers | None = None,
     ) -> ServersInTurn:
-        budget = Budget(self.first, 24, 60 * budget_minutes)
+        budget = Budget(self.first, self.most, 60 * budget_minutes)
         return ServersInTurn(servers or self.servers(), contrast, budget, loads, self.said.append)
 
     def judgement(self, **how: Any) -> Judgement:
@@ -288,14 +290,18 @@ def test_a_run_that_is_stopped_says_what_its_whole_pairs_say_and_proves_nothing(
     assert len(judged.replicates) == len(judged.base) == 2
 
 
-def test_of_one_pair_nothing_but_its_line_can_be_said() -> None:
+def test_of_one_pair_the_change_is_said_and_nothing_is_proven() -> None:
     host = Host(slower=1.05, stopped_at=6, scatter=0.0)
     with pytest.raises(Interrupted) as stopped:
         host.judgement(loads=LOADS)
 
     judgement = stopped.value.judged.judgement
-    assert judgement.verdict is Verdict.INVALID
-    assert judgement.reasons[0] == "the run was stopped after 1 pair"
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.reasons == (
+        "the run was stopped after 1 pair",
+        "1 pair measured, 3 are the least that prove anything",
+    )
+    assert judgement.numbers.change == pytest.approx(0.05)
     assert host.said[-1].startswith("pair 1, base and candidate: tpot[c=1] 20.0 ms and 21.0 ms (+5.0 %), tpot[c=8] ")
 
 
@@ -332,16 +338,43 @@ def test_the_budget_decides_how_often_an_open_verdict_is_measured(minutes: float
     assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, pairs)
 
 
-@pytest.mark.parametrize(("minutes", "pairs", "verdict"), [(3, 1, Verdict.INVALID), (5, 2, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize(("minutes", "pairs"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize("unit", ["s", "tok/s"])
 def test_a_budget_that_is_spent_before_three_pairs_proves_nothing_and_says_what_was_seen(
-    minutes: float, pairs: int, verdict: Verdict
+    minutes: float, pairs: int, unit: str
 ) -> None:
+    """Pairs take two minutes each, so three take six: a tenth more is asked for."""
     host = Host(scatter=0.0001)
-    judgement = host.judgement(budget_minutes=minutes)
-    assert (judgement.verdict, judgement.basis.replicates) == (verdict, pairs)
-    assert any("3 pairs are the least that prove anything" in note for note in judgement.notes)
+    metric = replace(ONE, unit=unit)
+    judgement = host.in_turn(budget_minutes=minutes).judgement(metric, LOADS[ONE.name])
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, pairs)
+    (few,) = judgement.reasons
+    assert few == f"{pairs} pair{'s' * (pairs > 1)} measured, 3 are the least that prove anything"
     assert judgement.numbers.measured == pytest.approx(0.02, rel=0.01)
     assert judgement.numbers.base == pytest.approx(0.02, rel=0.01)
+    assert judgement.numbers.change == pytest.approx(0, abs=0.01)
+    assert judgement.settlement is not None
+    assert judgement.settlement.seconds == pytest.approx(360)
+    assert "3 pairs would have settled it: --perf-budget 7m" in advice(judgement)[0]
+    if pairs == 1:
+        assert judgement.settlement.tolerance is None
+        assert len(advice(judgement)) == 1, "without an interval no band is known that would have passed"
+
+
+def test_a_rule_that_one_pair_broke_is_no_matter_of_time() -> None:
+    judgement = Host(broken=[Finding("tokens are missing", Cause.WINDOW)]).judgement(budget_minutes=3)
+    assert judgement.verdict is Verdict.INVALID
+    assert judgement.settlement is None
+
+
+def test_more_pairs_are_asked_for_by_what_ended_them() -> None:
+    by_time = Host(scatter=0.06).judgement(budget_minutes=9)
+    assert by_time.settlement is not None
+    assert "--perf-budget" in advice(by_time)[0]
+    by_number = Host(scatter=0.06, most=4).judgement(budget_minutes=1000)
+    assert by_number.settlement is not None
+    assert by_number.settlement.seconds is None
+    assert "--perf-max-replicates" in advice(by_number)[0]
 
 
 def test_a_slowdown_that_two_pairs_show_stands() -> None:

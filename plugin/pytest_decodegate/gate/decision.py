@@ -241,8 +241,8 @@ def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
         return _regressed(judgements, blocks)
     if judgements[0].verdict is Verdict.INCONCLUSIVE and not judgements[0].reasons:
         return (
-            f"noise hides the answer ({_range(judgements)}); {_more(judgements[0])} (--perf-max-replicates) or a wider "
-            "band (perf_tolerance) would settle it"
+            f"noise hides the answer ({_range(judgements)}); {_more(judgements[0])} or a wider band (perf_tolerance) "
+            "would settle it"
         )
 
     if judgements[0].verdict is Verdict.NO_BASELINE:
@@ -252,7 +252,10 @@ def _text(group: Sequence[Result | Failed], blocks: bool) -> str:
 
 
 def _more(judgement: Judgement) -> str:
-    return "more pairs" if judgement.basis.reference == "stack" else "more replicates"
+    """What may be had more of, and by which option: that which ended it."""
+    more = "more pairs" if judgement.basis.reference == "stack" else "more replicates"
+    is_cut = judgement.settlement is not None and judgement.settlement.seconds is not None
+    return f"{more} ({'--perf-budget' if is_cut else '--perf-max-replicates'})"
 
 
 def _of_memory(error: Finding) -> str:

@@ -6,7 +6,6 @@ seconds.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from ..gate.stats.looks import planned_looks
 from ..gate.stats.recorded import NoiseClass
 from ..gate.stats.rules import Settlement, surely_found
 from ..gate.text.quantity import format_percent, format_value
-from ..gate.verdict import Judgement, Verdict
+from ..gate.verdict import Judgement, Numbers, Verdict
 from ..machine.cards import gpus_seen
 from ..measure.paired_source import SIDES, SideName, StackFailed, blamed
 from ..measure.source import Taken, joined
@@ -223,33 +222,35 @@ class ServersInTurn:
             if measured.pairs < look or not is_open(judgement, self._budget.metrics):
                 break
 
-        cut = measured.pairs < LEAST_PAIRS and self._says_more(measured)
-        notes = self._account(judgement, self._spent_s - spent_s, cut=cut)
-        return replace(judgement, notes=(*notes, *judgement.notes))
+        notes = self._account(judgement, self._spent_s - spent_s)
+        return self._priced(replace(judgement, notes=(*notes, *judgement.notes)))
 
     def _cut_short(self, metric: Metric) -> Judgement:
         """What whole pairs say where a run ended between two looks: shown, and proof of nothing."""
         judgement = self._judged(metric)
         pairs = judgement.basis.replicates
         stopped = Finding(f"the run was stopped after {pairs} pair{'' if pairs == 1 else 's'}", Cause.TOO_FEW)
-        notes = (*self._account(judgement, self._spent_s, cut=False), *judgement.notes)
+        notes = (*self._account(judgement, self._spent_s), *judgement.notes)
         judgement = replace(judgement, reasons=(stopped, *judgement.reasons), notes=notes, settlement=None)
         return replace(judgement, verdict=Verdict.INCONCLUSIVE) if judgement.verdict.judged else judgement
 
-    def _account(self, judgement: Judgement, seconds: float, *, cut: bool) -> Iterator[Finding]:
-        """What the pairs cost, and what a reader should know of the servers. cut: the budget ended them too early."""
-        pairs = f"{judgement.basis.replicates} pairs of {_PAIRED[self._servers.level]}"
+    def _account(self, judgement: Judgement, seconds: float) -> Iterator[Finding]:
+        """What the pairs cost, and what a reader should know of the servers."""
+        count = judgement.basis.replicates
+        pairs = f"{count} pair{'' if count == 1 else 's'} of {_PAIRED[self._servers.level]}"
         cost = f"in {seconds / 60:.0f} min" if seconds else "that earlier metrics were measured on"
         yield Finding(f"{pairs} {cost}{_resolved(judgement)}")
-        if cut:
-            minutes = self._budget.seconds / 60
-            yield Finding(
-                f"{LEAST_PAIRS} pairs are the least that prove anything, and the next would have taken longer than "
-                f"what is left of --perf-budget ({minutes:.3g} min)"
-            )
-
         yield from self._servers.notes
         yield from starts_in_turn(self._starts)
+
+    def _priced(self, judgement: Judgement) -> Judgement:
+        """With how long it takes to settle it, where the budget has no time for the next pair."""
+        known = judgement.settlement
+        if known is None or known.replicates is None or self._spent_s + self._next_s <= self._budget.seconds:
+            return judgement
+
+        seconds = self._spent_s + (known.replicates - judgement.basis.replicates) * self._next_s
+        return replace(judgement, settlement=replace(known, seconds=seconds))
 
     def _look_ahead(self, measured: _Measured) -> None:
         """The first pair, which shows what one costs, and the looks that the rest of the budget then allows.
@@ -452,12 +453,39 @@ def _in_words(base: Taken, candidate: Taken) -> str:
 
 
 def _proven(judgement: Judgement) -> Judgement:
-    """A pass of too few pairs proves nothing."""
-    if judgement.basis.replicates >= LEAST_PAIRS or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVED):
+    """A pass of too few pairs proves nothing, and one pair alone is open: it breaks no rule, and tells no noise."""
+    pairs = judgement.basis.replicates
+    alone = pairs == 1 and all(reason.cause is Cause.TOO_FEW for reason in judgement.reasons)
+    is_too_few = alone or judgement.verdict in (Verdict.PASS, Verdict.IMPROVED)
+    if pairs >= LEAST_PAIRS or not is_too_few:
         return judgement
 
-    settlement = Settlement(LEAST_PAIRS, None, math.expm1(judgement.numbers.hi or 0.0))
-    return replace(judgement, verdict=Verdict.INCONCLUSIVE, settlement=settlement)
+    few = f"{pairs} pair{'' if pairs == 1 else 's'} measured, {LEAST_PAIRS} are the least that prove anything"
+    return replace(
+        judgement,
+        verdict=Verdict.INCONCLUSIVE,
+        reasons=(Finding(few, Cause.TOO_FEW),),
+        numbers=_with_change(judgement),
+        settlement=Settlement(LEAST_PAIRS, None, _worst(judgement)),
+    )
+
+
+def _with_change(judgement: Judgement) -> Numbers:
+    """Its numbers, with the change that one pair shows, of which no interval is known."""
+    numbers = judgement.numbers
+    if numbers.change is not None or not (numbers.base and numbers.measured):
+        return numbers
+
+    return replace(numbers, change=numbers.measured / numbers.base - 1)
+
+
+def _worst(judgement: Judgement) -> float | None:
+    """The worse end of its interval, as a band would have to be wide; None where it has none."""
+    lo, hi = judgement.numbers.lo, judgement.numbers.hi
+    if lo is None or hi is None:
+        return None
+
+    return hi if judgement.metric.better == "lower" else 1 / (1 + lo) - 1
 
 
 def _resolved(judgement: Judgement) -> str:

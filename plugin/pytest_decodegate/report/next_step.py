@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..gate.decision import Answer, Decision, is_fine, is_run_level
 from ..gate.result import Failed, Result
 from ..gate.run import Run
-from ..gate.text.advice import declarations
+from ..gate.text.advice import budget_for, declarations
 from ..gate.verdict import Judgement, Verdict
 from ..redaction import redact_arguments
 
@@ -17,6 +17,7 @@ MOST_NAMES = 6
 
 ONLY = "--perf-only"
 MORE = "--perf-max-replicates"
+BUDGET = "--perf-budget"
 CHANGE = "--perf-change"
 ALLOW = "--allow"
 RECORD = "--perf-record"
@@ -71,8 +72,11 @@ def _options(run: Run, decision: Decision, *, is_upgrade: bool) -> Iterator[tupl
         yield ALLOW if is_upgrade else CHANGE, ",".join(declared)
     if any(judgement.verdict is Verdict.NO_BASELINE for judgement in judgements):
         yield RECORD, "missing"
-    if most := max(map(_replicates, judgements), default=0):
+    settlements = [each.settlement for each in judgements if each.settlement]
+    if most := max((each.replicates or 0 for each in settlements if each.seconds is None), default=0):
         yield MORE, str(most)
+    if longest := max((each.seconds or 0.0 for each in settlements), default=0.0):
+        yield BUDGET, budget_for(longest)
 
 
 def _is_test(outcome: Result | Failed) -> bool:
@@ -98,11 +102,6 @@ def _declared(judgements: Sequence[Judgement]) -> list[str]:
     """What is to be declared, with what was declared already: the command replaces the one that was typed."""
     confounded = [judgement for judgement in judgements if any(each.declarable for each in judgement.undeclared)]
     return list(dict.fromkeys(name for judgement in confounded for name in declarations(judgement.differences)))
-
-
-def _replicates(judgement: Judgement) -> int:
-    """What would settle an open metric; 0 where nothing is known to."""
-    return (judgement.settlement.replicates or 0) if judgement.settlement else 0
 
 
 def _replaced(words: Sequence[str], options: Sequence[tuple[str, str | None]]) -> list[str]:

@@ -151,12 +151,14 @@ class Settlement:
     """What would have settled an open comparison, had the change stayed as it is; None is "nothing up to the cap".
 
     replicates: of the new run, pairs where two stacks are measured in turn. sessions: of the baseline, of each side
-    where both are stored. tolerance: the narrowest band that is shown, as a fraction.
+    where both are stored. tolerance: the narrowest band that is shown, as a fraction; None without a noise.
+    seconds: that so many replicates take in all, where a time budget ended them.
     """
 
     replicates: int | None
     sessions: int | None
-    tolerance: float
+    tolerance: float | None
+    seconds: float | None = None
 
 
 def worse_logs(values: Iterable[float], better: Better) -> tuple[float, ...]:

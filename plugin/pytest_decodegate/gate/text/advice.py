@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...cause import Cause
@@ -178,7 +179,7 @@ def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
     """What would have settled it, in what can be had more of; and the band that would have passed."""
     match judgement.basis.reference:
         case "stack":
-            yield _more_pairs(settlement, judgement.basis.pair_noise or 0.0)
+            yield _more_pairs(settlement, judgement.basis.pair_noise)
         case "file":
             yield _more_on_both_sides(settlement)
         case "baseline":
@@ -186,6 +187,8 @@ def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
             if judgement.basis.foreign_cards:
                 yield f"cards of one kind differ: the old stack recorded on these very cards says more: {_RECORD_ALL}"
 
+    if settlement.tolerance is None:
+        return
     if settlement.tolerance > WIDEST_BAND:
         yield "no band worth having would have passed: find what makes processes differ so much before measuring again"
     else:
@@ -193,13 +196,23 @@ def _open(judgement: Judgement, settlement: Settlement) -> Iterator[str]:
         yield f"a band of {band} would have passed, if you accept that loss"
 
 
-def _more_pairs(settlement: Settlement, pair_noise: float) -> str:
-    noise = f"one pair scatters by {format_percent(pair_noise, signed=False)}"
+def _more_pairs(settlement: Settlement, pair_noise: float | None) -> str:
+    noise = "how much a pair scatters is not known"
+    if pair_noise is not None:
+        noise = f"one pair scatters by {format_percent(pair_noise, signed=False)}"
+
     pairs = settlement.replicates
+    if pairs is not None and settlement.seconds is not None:
+        return f"{noise}; {pairs} pairs would have settled it: --perf-budget {budget_for(settlement.seconds)}"
     if pairs is not None:
         return f"{noise}; {pairs} pairs would have settled it: --perf-max-replicates {pairs}"
 
     return f"{noise}; not even {MOST_FORESEEN} pairs would have settled it: the change lies too near the band's edge"
+
+
+def budget_for(seconds: float) -> str:
+    """A --perf-budget that is enough for what is foreseen to take so long, a tenth more: "14m"."""
+    return f"{math.ceil(1.1 * seconds / 60)}m"
 
 
 def _more_on_both_sides(settlement: Settlement) -> str:
