@@ -183,10 +183,12 @@ def part_in_step() -> float:
     """Of the variance between sessions of the streaming kernels, the part that one number for each host explains when
     it moves every kernel by its share of the memory's ceiling.
     """
+    streaming = [stored for stored in _stored_kernels() if streams_memory(stored)]
+    everywhere = max(len(stored.current) for stored in streaming)  # which every host has recorded
     rows = [
         (shares()[stored.metric.name], list(map(fmean, session_logs(stored))))
-        for stored in _stored_kernels()
-        if streams_memory(stored) and len(stored.current) == MOST_HOSTS
+        for stored in streaming
+        if len(stored.current) == everywhere
     ]
     share = np.array([share for share, _ in rows])
     apart = np.array([np.array(means) - fmean(means) for _, means in rows])

@@ -13,6 +13,9 @@ Sessions of different timing are never put beside each other: the gate would ref
 several ways the newest counts. How sessions differ is asked of what is timed as today, and of older timings only where
 a class has too little of that. Kernels that stream memory are a class of their own, since cards differ in how fast
 their memory is: a line that does not know whether its metric does (streams is null) goes by what ships of that metric.
+
+How servers differ from start to start is read from the answers of upgrades that started some: a stack started several
+times in one of them is a set of starts, whatever the other stack was.
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ BASELINES = Path(__file__).parents[2] / "baselines"
 DRIFTED = Path(__file__).parents[1] / "tests" / "data" / "drifted_contracts.json"
 """What the code times in another way today; test_recorded_contracts.py holds it to be complete."""
 
+UPGRADES = sorted((Path(__file__).parents[1] / "tests" / "data" / "upgrades").glob("h200_*servers*.json"))
+"""Answers of `decodegate upgrade` on servers."""
+
 CHANGED_SINCE = ", changed since"
 """Ends the timing of those."""
 SHIPPED = Path(shipped.__file__).with_name("noise.json")
@@ -72,6 +78,9 @@ ASSUMED: Mapping[str, tuple[float, float, float]] = {
     "quality": (0.01, 2.0, 0.01),
 }
 """By kind, for classes of which there are no data: sd and df between processes, sd between sessions."""
+
+SERVER_STARTS = "/".join(NoiseClass("serving", "host", "server")[:3])
+"""The class of servers that are started for each replicate."""
 
 OWN_CARD = (
     "kernel",
@@ -105,6 +114,14 @@ class Line:
     def noise_class(self) -> NoiseClass:
         """Of the metric."""
         return NoiseClass(self.kind, self.mode, self.replicate, streams=bool(self.streams))
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """A stack whose servers were started several times in turn with those of another; logs of a metric, one a start."""
+
+    cards: str
+    logs: tuple[float, ...]
 
 
 class SessionLaw(NamedTuple):
@@ -245,8 +262,21 @@ def _log_likelihood(means: Sequence[tuple[Variance, float]], v: float, df: float
     return total
 
 
-def derived(some: Sequence[Line]) -> dict[str, Recorded]:
-    """What noise.json should hold: each class with enough data, and the kinds, which stand in for all others."""
+def server_starts(answers: Iterable[Path] = UPGRADES) -> Iterator[Starts]:
+    """The sets of starts in answers of upgrades, two for each TPOT."""
+    for answer in answers:
+        for metric in json.loads(answer.read_text())["metrics"]:
+            cards = " and ".join(gpu["gpu"] for gpu in metric["gpus"])
+            for is_base in (True, False):
+                values = [each["value"] for each in metric["processes"] if each["is_base"] is is_base]
+                yield Starts(cards, tuple(map(math.log, values)))
+
+
+def derived(some: Sequence[Line], starts: Sequence[Starts]) -> dict[str, Recorded]:
+    """What noise.json should hold: each class with enough data, and the kinds, which stand in for all others.
+
+    starts: of servers. They tell how much these differ, and of a host or two not how alike metrics are in that.
+    """
     classes: dict[NoiseClass, list[Line]] = defaultdict(list)
     for line in some:
         classes[line.noise_class].append(line)
@@ -258,7 +288,17 @@ def derived(some: Sequence[Line]) -> dict[str, Recorded]:
         if len(process_variances(newest(members))) >= LEAST_METRICS:
             table[each.names[0]] = _recorded(members, table[each.kind])
 
+    table[SERVER_STARTS] = structs.replace(table["serving"], **_of_starts(starts))
     return table
+
+
+def _of_starts(starts: Sequence[Starts]) -> dict[str, float | str]:
+    """The noise between starts, all sets together, and where it comes from."""
+    squares = sum((len(each.logs) - 1) * stdev(each.logs) ** 2 for each in starts)
+    sd = math.sqrt(squares / sum(len(each.logs) - 1 for each in starts))
+    count, cards = sum(len(each.logs) for each in starts), sorted({each.cards for each in starts})
+    source = f"{count} starts in {len(starts)} sets of one TPOT each, on {', '.join(cards)}; how alike is assumed"
+    return {"process_sd": _rounded(sd), "process_source": source}
 
 
 def _assumed(process_sd: float, process_df: float, session_sd: float) -> Recorded:
@@ -310,7 +350,10 @@ def main(arguments: Sequence[str]) -> int:
         DATA.write_text("[\n" + ",\n".join(json.dumps(asdict(line)) for line in kept) + "\n]\n")
         return 0
 
-    text = json.dumps({name: _fields(each) for name, each in derived(lines()).items()}, indent=1) + "\n"
+    text = (
+        json.dumps({name: _fields(each) for name, each in derived(lines(), list(server_starts())).items()}, indent=1)
+        + "\n"
+    )
     print(text, end="")
     if arguments[:1] == ["--write"]:
         SHIPPED.write_text(text)

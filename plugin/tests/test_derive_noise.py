@@ -31,12 +31,15 @@ def test_what_is_shipped_is_what_the_data_give(derive_noise: ModuleType, capsys:
     shipped = json.loads(capsys.readouterr().out)
     kernels = shipped["kernel/graph/gang"]
     assert 1.0 < kernels["process_df"] < 1.5
-    assert 0.0025 < kernels["session_sd"] < 0.0035, "between cards of three hosts; of two alone it was 0.0018"
+    assert 0.003 < kernels["session_sd"] < 0.005, "between cards of four hosts, one of which runs argmax in 5 % less"
     streaming = shipped["kernel/graph/gang/streaming"]
-    assert 2.5 < streaming["session_sd"] / kernels["session_sd"] < 4, "cards differ in how fast their memory is"
+    assert 2 < streaming["session_sd"] / kernels["session_sd"] < 4, "cards differ in how fast their memory is"
     assert int(streaming["session_source"].split()[0]) >= derive_noise.LEAST_METRICS
     assert int(kernels["session_source"].split()[0]) >= derive_noise.LEAST_PAIRS
     assert shipped["serving/host/window"]["session_source"].startswith("assumed")
+    starts = shipped["serving/host/server"]
+    assert 0.004 < starts["process_sd"] < 0.006, "24 starts on one H200"
+    assert starts["process_df"] == shipped["serving"]["process_df"], "one host does not tell how alike metrics are"
 
 
 def test_a_number_that_was_changed_by_hand_is_found(
@@ -163,6 +166,15 @@ def test_the_law_of_sessions_is_found_in_simulated_classes(derive_noise: ModuleT
     assert 0.5 * df < middle < 1.7 * df
     assert fmean(law.scale for law in laws) == pytest.approx(scale, rel=0.1)
     assert sum(law.heaviest[1] <= df for law in laws) >= 9
+
+
+def test_the_level_of_a_stack_is_no_noise_of_its_starts(derive_noise: ModuleType) -> None:
+    """Two sets of equal scatter, one of a stack that is half as fast."""
+    one = derive_noise.Starts("GPU 0", (0.0, 0.01, 0.02))
+    slower = derive_noise.Starts("GPU 0", (1.0, 1.01, 1.02))
+    found = derive_noise.derived([], [one, slower])[derive_noise.SERVER_STARTS]
+    assert found.process_sd == pytest.approx(0.01)
+    assert found.process_source.startswith("6 starts in 2 sets of one TPOT each, on GPU 0")
 
 
 def test_few_metrics_say_little_of_tails(derive_noise: ModuleType) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from card_sessions import GEMM, baseline, judged, measured, session
@@ -416,39 +417,46 @@ def test_what_no_part_met_on_other_cards_is_judged_in_its_own_band() -> None:
 # --- the shipped sessions
 
 
-@pytest.fixture
-def replay_sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    yield importlib.import_module("replay_sessions")
+@pytest.fixture(scope="module")
+def replay_sessions() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+        yield importlib.import_module("replay_sessions")
+
     sys.modules.pop("replay_sessions")
 
 
+@pytest.fixture(scope="module")
+def replays(replay_sessions: ModuleType) -> list[Any]:
+    return list(replay_sessions.replays())
+
+
 def test_the_shipped_sessions_of_each_host_pass_beside_those_of_the_others(
-    replay_sessions: ModuleType,
+    replay_sessions: ModuleType, replays: list[Any]
 ) -> None:
-    found = list(replay_sessions.replays())
-    said = [judgement for each in found for judgement in (*each.metrics, *each.together)]
+    said = [judgement for each in replays for judgement in (*each.metrics, *each.together)]
     verdicts = [judgement.verdict for judgement in said]
     assert verdicts.count(Verdict.PASS) >= replay_sessions.LEAST_PASS * len(verdicts)
     assert Verdict.REGRESSED not in verdicts
-    assert {each.others for each in found} == {1, 2}
-    assert all(str(each.decision.answer) == "GO" for each in found)
-    assert min(len(each.metrics) for each in found) > 75
-    assert {judgement.name for judgement in found[0].together} >= {shift.NAME, "decode_step[tp=1,m=64]"}
+    assert {each.others for each in replays} == {1, 3}
+    assert all(str(each.decision.answer) == "GO" for each in replays)
+    assert min(len(each.metrics) for each in replays) > 75
+    assert {judgement.name for judgement in replays[0].together} >= {shift.NAME, "decode_step[tp=1,m=64]"}
 
 
-def test_one_metric_of_a_replayed_run_that_is_slower_is_found_and_it_alone(replay_sessions: ModuleType) -> None:
-    runs = [each.finds(index) for each in replay_sessions.replays() for index in range(0, len(each.metrics), 10)]
-    assert len(runs) > 70
-    assert sum(runs) >= replay_sessions.LEAST_FOUND * len(runs)
+def test_one_metric_of_a_replayed_run_that_is_slower_is_found_and_it_alone(
+    replay_sessions: ModuleType, replays: list[Any]
+) -> None:
+    """What is missed: kernels that stream memory, nearly all beside one host alone, whose memory is slower by 2 %."""
+    found = [(each.others, each.finds(index)) for each in replays for index in range(len(each.metrics))]
+    beside_all = [finds for others, finds in found if others == 3]
+    assert sum(finds for _, finds in found) >= replay_sessions.LEAST_FOUND * len(found)
+    assert sum(beside_all) >= 0.98 * len(beside_all) > 350
 
 
-def test_in_their_own_bands_the_same_sessions_would_not_all_pass(replay_sessions: ModuleType) -> None:
+def test_in_their_own_bands_the_same_sessions_would_not_all_pass(replays: list[Any]) -> None:
     outside = [
-        judgement
-        for each in replay_sessions.replays()
-        for judgement in each.metrics
-        if judgement.numbers.hi >= judgement.other_cards.own
+        judgement for each in replays for judgement in each.metrics if judgement.numbers.hi >= judgement.other_cards.own
     ]
     assert {judgement.basis.streams for judgement in outside} >= {True}
     assert len(outside) > 20
