@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pytest_decodegate.profile import documents
 from pytest_decodegate.profile.ledger import parts
 from pytest_decodegate.profile.measured import time_of
 
+PROFILES = Path(__file__).parent / "data" / "profiles"
 US = 1e-6
 EQUAL = (1.0, 1.0)
 
@@ -120,16 +122,85 @@ def test_what_the_step_holds_beyond_the_sum_is_named(
     assert predicted + sum(beyond.values()) == pytest.approx(5.336, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("tpot_ms", "gaps", "profiled", "unnamed"),
+    [
+        (5.0, "+1.960", "5.336 ms, in which the profiler makes gaps longer by 0.336 ms", "+0.000 ms (+0.0% of TPOT)"),
+        (6.0, "+2.296", "5.336 ms", "+0.664 ms (+11.1% of TPOT)"),
+        (3.0, "", "5.336 ms, in which the profiler makes gaps longer by 2.296 ms", "-0.040 ms (-1.3% of TPOT)"),
+    ],
+)
 def test_what_tpot_holds_beyond_all_names_is_said(
-    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    profile: Path,
+    capsys: pytest.CaptureFixture[str],
+    tpot_ms: float,
+    gaps: str,
+    profiled: str,
+    unnamed: str,
 ) -> None:
-    metrics = {part.metric: 2 * US for part in parts(2, 1)} | {"tpot[c=1,layers=8]": 5e-3, "tpot[c=1]": 1.0}
+    """Kernels take 3.04 ms of the profiled step. TPOT is that of eight layers, not of 61."""
+    metrics = {part.metric: 2 * US for part in parts(2, 1)} | {"tpot[c=1,layers=8]": tpot_ms / 1e3, "tpot[c=1]": 1.0}
     kept = (stored(Metric.of(name, "kernel"), value, factors=EQUAL) for name, value in metrics.items())
     file = write(tmp_path, baseline(*kept))
     assert run(str(file), "--ranks", "2", "--layers", "8", "--profile", str(profile)) == 0
-    out = capsys.readouterr().out
-    assert "measured TPOT 5.000 ms" in out, "not that of 61 layers"
-    assert out.splitlines()[-1] == "without a name: -0.336 ms (-6.7% of TPOT)"
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"measured TPOT {tpot_ms:.3f} ms") for line in lines)
+    assert [line.split()[1] for line in lines if line.startswith("gaps ")] == ([gaps] if gaps else [])
+    assert lines[-2:] == [f"profiled step {profiled}", f"without a name: {unnamed}"]
+
+
+def test_what_tokens_wait_for_prompts_of_other_streams_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As stored: the median time between tokens is a step that serves no prompt."""
+    rows = [stored(Metric.of(part.metric, "kernel"), 2 * US, factors=EQUAL) for part in parts(1, 8)]
+    tpot = stored(Metric.of("tpot[c=8,layers=42]", "serving"), 8e-3, factors=EQUAL)
+    (session,) = tpot.sessions
+    known = replace(session, telemetry={"medians": {"itl_s": {"p50": 6.8e-3}}})
+    file = write(tmp_path, baseline(*rows, replace(tpot, sessions=(known,))))
+    step = str(PROFILES / "h200_42_layers_8.json")
+    assert run(str(file), "--layers", "42", "--streams", "8", "--profile", step) == 0
+    assert any(line.split()[:5] == ["prefills", "of", "other", "streams", "+1.200"] for line in told(capsys))
+
+
+@pytest.mark.parametrize(
+    ("streams", "measured", "prefills"),
+    [(1, ("--tpot", "4.40ms", "--itl", "4.415ms"), 0.0), (8, ("--tpot", "7.48ms", "--itl", "6.69ms"), 0.79)],
+)
+def test_tpot_on_an_h200_is_explained_by_name(
+    capsys: pytest.CaptureFixture[str], streams: int, measured: tuple[str, ...], prefills: float
+) -> None:
+    """Kernels, TPOT of a rank-slice of 42 layers and a profile of it, all of one card within half an hour."""
+    files = sorted(map(str, (Path(__file__).parents[2] / "baselines" / "NVIDIA-H200-x1").glob("000[34]_*.json")))
+    step = str(PROFILES / f"h200_42_layers_{streams}.json")
+    assert run(*files, "--layers", "42", "--streams", str(streams), *measured, "--profile", step) == 0
+    lines = told(capsys)
+    assert lines[-1].startswith("without a name: ")
+    assert abs(float(lines[-1].split("(")[1].split("%")[0])) < 5
+    waited = [float(line.split()[4]) for line in lines if line.startswith("prefills of other streams")]
+    assert sum(waited) == pytest.approx(prefills)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tpot", "4.4"], "'4.4' is no time above zero in milliseconds; write for example '4.41ms'"),
+        (["--tpot", "0ms"], "'0ms' is no time above zero"),
+        (["--itl", "4ms"], "--itl 4ms: what is between tokens is part of a TPOT; give --tpot, too"),
+    ],
+)
+def test_a_tpot_that_cannot_be_is_refused(
+    kernels: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with contextlib.suppress(SystemExit):
+        assert run(str(kernels), *arguments) != 0
+
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ..errors import BadInput
 if TYPE_CHECKING:
     from ..profile.explained import Explained
     from ..profile.ledger import Ledger, Time
+    from ..profile.measured import Tpot
     from ..profile.what_if import Prediction
     from ..workloads.kimi import Model
 
@@ -35,6 +36,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--streams", type=int, default=1, metavar="M", help="tokens a step (default: 1)")
     parser.add_argument("--context", type=int, default=1024, metavar="C", help="tokens of cache a request (1024)")
     parser.add_argument("--layers", type=int, metavar="L", help="layers of Kimi-K2.5 in the model (default: all 61)")
+    parser.add_argument(
+        "--tpot", type=_milliseconds, metavar="MS", help="measured elsewhere: '4.41ms' (default: as the files have it)"
+    )
+    parser.add_argument(
+        "--itl", type=_milliseconds, metavar="MS", help="beside --tpot: the median between two tokens, without prefills"
+    )
     parser.add_argument(
         "--what-if", action="append", default=[], metavar="CHANGE", dest="what_ifs", help=f"predict; {_GRAMMAR}"
     )
@@ -66,11 +73,21 @@ def _run(options: argparse.Namespace) -> int:
     return int(bool(now.missing))
 
 
+def _milliseconds(text: str) -> float:
+    """A positive time such as "4.41ms", in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*ms", text)
+    if not match or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above zero in milliseconds; write for example '4.41ms'")
+
+    return float(match[1]) / 1e3
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The step that is asked for, and the times that it is made of."""
+    """The step that is asked for, and the times that it is made of. tpot: measured, of as many streams and layers."""
 
     times: Mapping[str, Time]
+    tpot: Tpot | None
     model: Model
     ranks: int
     tokens: int
@@ -79,20 +96,23 @@ class _Asked:
     @classmethod
     def of(cls, options: argparse.Namespace) -> _Asked:
         from ..baseline.reader import load
-        from ..profile.measured import stored_times
+        from ..profile.measured import Tpot, stored_times, stored_tpot
         from ..workloads.kimi import KIMI_K25
 
         model = replace(KIMI_K25, layers=options.layers or KIMI_K25.layers)
-        return cls(stored_times(map(load, options.files)), model, options.ranks, options.streams, options.context)
+        depth = "" if model == KIMI_K25 else f",layers={model.layers}"
+        files = list(map(load, options.files))
+        if options.tpot is None and options.itl is not None:
+            raise BadInput(f"--itl {options.itl * 1e3:g}ms: what is between tokens is part of a TPOT; give --tpot, too")
+
+        given = None if options.tpot is None else Tpot(options.tpot, options.itl)
+        tpot = given or stored_tpot(files, f"tpot[c={options.streams}{depth}]")
+        return cls(stored_times(files), tpot, model, options.ranks, options.streams, options.context)
 
     @property
     def tpot_s(self) -> float | None:
-        """The measured TPOT of as many streams and layers, if a file holds it."""
-        from ..workloads.kimi import KIMI_K25
-
-        depth = "" if self.model == KIMI_K25 else f",layers={self.model.layers}"
-        found = self.times.get(f"tpot[c={self.tokens}{depth}]")
-        return found.seconds if found else None
+        """The measured TPOT, if it is known."""
+        return self.tpot.seconds if self.tpot else None
 
     def step(self, *, ranks: int | None = None, tokens: int | None = None) -> Ledger:
         """The ledger, of other ranks or tokens if those are given."""
@@ -118,7 +138,7 @@ class _Asked:
         if problems := truth.problems(profile, truth.expected(self.model, self.ranks)):
             raise BadInput(f"{path}: {problems[0]}; give the --layers of the model that was profiled")
 
-        return explained(self.whole(step, f"--profile {path}"), profile, self.tpot_s)
+        return explained(self.whole(step, f"--profile {path}"), profile, self.tpot)
 
     def predicted(self, change: str) -> Prediction:
         """What one --what-if asks for."""

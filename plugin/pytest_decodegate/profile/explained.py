@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import BadInput
 from .categories import Category
 from .ledger import Ledger
+from .measured import Tpot
 from .step_profile import StepProfile
 
 
@@ -17,36 +18,60 @@ class Explained:
 
     predicted: the ledger's sum. kernels: by category, what the profile's kernels take beyond the ledger's parts.
     overlap: of kernels that run beside each other, what the ledger adds up and time does not. waiting: of collectives
-    for a later rank. gaps: no kernel runs. measured: TPOT without a profiler, None where no file holds it.
+    for a later rank. gaps: no kernel runs. measured: without a profiler, None where nobody measured it.
+
+    A profiler hardly changes how long kernels run, and makes the gaps between them longer. So where TPOT is known the
+    gaps are what it leaves beside the kernels, at most those of the profile, and the rest of these is the profiler's.
     """
 
     predicted: float
     kernels: Mapping[Category, float]
     overlap: float
     waiting: float
-    gaps: float
-    measured: float | None
+    profiled_gaps: float
+    measured: Tpot | None
 
     @property
     def profiled(self) -> float:
-        """The step as the profile has it: the sum of all names."""
-        return sum((self.predicted, *self.kernels.values(), self.overlap, self.waiting, self.gaps))
+        """The step as the profile has it, the profiler's own cost included."""
+        return self._on_the_device + self.profiled_gaps
+
+    @property
+    def gaps(self) -> float:
+        """Of the measured step, or of the profiled one where nobody measured it."""
+        if self.measured is None:
+            return self.profiled_gaps
+
+        return min(max(self.measured.step - self._on_the_device, 0.0), self.profiled_gaps)
 
     @property
     def unexplained(self) -> float | None:
-        """What TPOT has beyond all names; below zero where the profiler itself made the step longer."""
-        return None if self.measured is None else self.measured - self.profiled
+        """What TPOT has beyond all names; below zero where kernels alone took longer in the profile."""
+        if self.measured is None:
+            return None
+
+        return self.measured.seconds - self.measured.prefills - self._on_the_device - self.gaps
 
     @property
     def names(self) -> Iterator[tuple[str, float]]:
         """What is beyond the prediction, as people call it; zeros are left out."""
         kernels = ((category.label, seconds) for category, seconds in self.kernels.items())
-        others = (("beside each other", self.overlap), ("waiting for a late rank", self.waiting), ("gaps", self.gaps))
+        prefills = self.measured.prefills if self.measured else 0.0
+        others = (
+            ("beside each other", self.overlap),
+            ("waiting for a late rank", self.waiting),
+            ("gaps", self.gaps),
+            ("prefills of other streams", prefills),
+        )
         return ((name, seconds) for name, seconds in (*kernels, *others) if seconds)
 
+    @property
+    def _on_the_device(self) -> float:
+        return sum((self.predicted, *self.kernels.values(), self.overlap, self.waiting))
 
-def explained(step: Ledger, profile: StepProfile, measured_s: float | None) -> Explained:
-    """`step` beside a profile of it, and the TPOT that was measured without a profiler, in seconds.
+
+def explained(step: Ledger, profile: StepProfile, measured: Tpot | None) -> Explained:
+    """`step` beside a profile of it, and what was measured without a profiler.
 
     Kernels are compared with all parts of the ledger, so that what it takes to be hidden counts as overlap. Raises
     BadInput for a profile in which no step follows another: its gaps are not known.
@@ -61,6 +86,6 @@ def explained(step: Ledger, profile: StepProfile, measured_s: float | None) -> E
         kernels={found.category: found.ms / 1e3 - known[found.category] for found in profile.categories},
         overlap=hidden - (profile.kernel_ms - profile.busy_ms) / 1e3,
         waiting=(profile.period_ms - profile.idle_ms - profile.busy_ms) / 1e3,
-        gaps=profile.idle_ms / 1e3,
-        measured=measured_s,
+        profiled_gaps=profile.idle_ms / 1e3,
+        measured=measured,
     )

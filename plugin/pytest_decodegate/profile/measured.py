@@ -5,11 +5,33 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from ..baseline.schema import Baseline
+from ..baseline.condensed import MEDIANS
+from ..baseline.schema import Baseline, Session
 from .ledger import Time
 
 LEAST_TO_SCATTER = 2
+
+
+class Tpot(NamedTuple):
+    """Time per output token of a server, and between two tokens of a stream in the middle; in seconds.
+
+    between_tokens: None where nobody knows it. Most steps serve no prompt, so it is the decode step itself.
+    """
+
+    seconds: float
+    between_tokens: float | None = None
+
+    @property
+    def step(self) -> float:
+        """A step that decodes and does nothing else, as far as that is known."""
+        return self.seconds if self.between_tokens is None else min(self.seconds, self.between_tokens)
+
+    @property
+    def prefills(self) -> float:
+        """What a token waits for prompts of other streams, on average."""
+        return self.seconds - self.step
 
 
 def stored_times(baselines: Iterable[Baseline]) -> dict[str, Time]:
@@ -20,6 +42,25 @@ def stored_times(baselines: Iterable[Baseline]) -> dict[str, Time]:
         for name, stored in baseline.metrics.items()
         if stored.metric.kind != "quality"
     }
+
+
+def stored_tpot(baselines: Sequence[Baseline], name: str) -> Tpot | None:
+    """The TPOT metric `name` that `baselines` hold, with the median time between tokens; of two files the later."""
+    for baseline in reversed(baselines):
+        if name in baseline.metrics:
+            found = baseline.metrics[name]
+            known = [between for session in found.current if (between := _between_tokens(session)) is not None]
+            return Tpot(stored_times([baseline])[name].seconds, statistics.median(known) if known else None)
+
+    return None
+
+
+def _between_tokens(session: Session) -> float | None:
+    """The median time between tokens, of the median window; None where chunks held several."""
+    medians = session.telemetry.get(MEDIANS)
+    found = medians.get("itl_s") if isinstance(medians, dict) else None
+    middle = found.get("p50") if isinstance(found, dict) else None
+    return float(middle) if isinstance(middle, int | float) else None
 
 
 def time_of(sessions: Sequence[Sequence[float]]) -> Time:

@@ -23,11 +23,15 @@ def text(step: Ledger, title: str, tpot_s: float | None, predictions: Sequence[P
 
 def explained_text(found: Explained, source: str) -> list[str]:
     """What a profile has beyond the predicted step, a line for each name, and what of the measured one has none."""
-    whole = found.measured or found.profiled
+    whole = found.measured.seconds if found.measured else found.profiled
     rows = [(name, f"{seconds * 1e3:+.3f}", f"{seconds / whole:+.1%}") for name, seconds in found.names]
     of = "TPOT" if found.measured else "the profiled step"
     head = ("beyond the prediction", "ms", f"of {of}")
-    lines = [f"as {source} has the step:", *table([head, *rows]), f"profiled step {found.profiled * 1e3:.3f} ms"]
+    profiled = f"profiled step {found.profiled * 1e3:.3f} ms"
+    if (added := found.profiled_gaps - found.gaps) > 0:
+        profiled += f", in which the profiler makes gaps longer by {added * 1e3:.3f} ms"
+
+    lines = [f"as {source} has the step:", *table([head, *rows]), profiled]
     if found.unexplained is not None:
         lines.append(f"without a name: {found.unexplained * 1e3:+.3f} ms ({found.unexplained / whole:+.1%} of TPOT)")
 
