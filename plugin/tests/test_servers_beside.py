@@ -118,6 +118,7 @@ def test_both_start_together_and_change_cards(made: Fixture, tmp_path: Path) -> 
     made.beside.start(True)
     assert made.launcher.begun[2:] == [("candidate", (0,)), ("base", (1,))]
     assert made.launcher.shared_by == 1
+    assert made.beside.notes == ("two servers ran at a time, on cards that they exchanged from pair to pair",)
     assert not any(map(is_running, pids)), "the first two have left before the next came"
     assert made.machine.holder is made.beside
     made.machine.release()
@@ -142,6 +143,8 @@ def test_both_share_the_first_cards_and_begin_in_turn(made: Fixture, tmp_path: P
 
     assert made.launcher.begun == [("base", (0,)), ("candidate", (0,)), ("candidate", (0,)), ("base", (0,))]
     assert made.launcher.shared_by == 2, "each has half of the memory"
+    (shared,) = made.beside.notes
+    assert shared.startswith("two servers shared the same cards, each with half of the memory")
     made.machine.release()
 
 

@@ -26,6 +26,7 @@ ONE, EIGHT = (Metric.of(f"tpot[c={streams}]", "serving") for streams in (1, 8))
 LOADS = {metric.name: Load(streams, 4, 4, 8) for metric, streams in ((ONE, 1), (EIGHT, 8))}
 ALONE = {ONE.name: LOADS[ONE.name]}
 NOTHING = Contrast()
+MODEL = "a slice of 42 layers"
 SURE: quality.GreedyAnswer = [{"a": -0.01, "b": -5.0}, {"c": -0.01, "d": -5.0}]
 OTHER: quality.GreedyAnswer = [{"b": -0.01, "a": -5.0}, {"c": -0.01, "d": -5.0}]
 
@@ -61,6 +62,7 @@ class Running:
     cards: str = "all"
     start_seconds: float = 60.0
     compiled: bool = False
+    given_facts: Mapping[str, Json] = field(default_factory=lambda: {"model": MODEL})
 
 
 @dataclass
@@ -123,7 +125,7 @@ class Host:
         if server.side == "candidate" and (levels := self.windows_of.get(name)):
             factor *= levels.pop(0)
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
-        contract: dict[str, Json] = {"max_model_len": self.length[server.side]}
+        contract: dict[str, Json] = {"max_model_len": self.length[server.side], "model": MODEL}
         facts: dict[str, Json] = {}
         if state := self.caches.get(server.side):
             facts = {"server": {"start_seconds": {"whole": 30.0}, "compile_caches": {"vllm": {"state": state}}}}
@@ -235,13 +237,14 @@ def test_windows_of_servers_that_are_not_restarted_are_told_as_such() -> None:
     judgement = host.judgement(servers=attached)
     assert (judgement.verdict, judgement.basis.replicates, judgement.basis.level) == (Verdict.PASS, 6, "window")
     assert judgement.notes[0].startswith("6 pairs of windows in 12 min; a slowdown of 3.")
-    assert judgement.notes[1:] == ("both servers ran before",)
+    assert judgement.notes[1:] == (f"served: {MODEL}", "both servers ran before")
 
 
 def test_what_is_going_to_be_done_is_said_first() -> None:
     host = Host()
     host.in_turn(LOADS, budget_minutes=30).candidate()
-    (plan,) = host.said
+    plan, served = host.said
+    assert served == f"served: {MODEL}"
     assert plan.startswith(
         "at least 3 pairs = 6 starts of about 1.0 min: 6 min and their windows, of 30 (--perf-budget)"
     )

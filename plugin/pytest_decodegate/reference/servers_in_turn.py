@@ -174,7 +174,10 @@ class ServersInTurn:
             with self._spending():
                 self._first = {**self._both()} if self._servers.both else {"candidate": self._start("candidate")}
 
-            self._say(self._plan(self._first["candidate"]))
+            candidate = self._first["candidate"]
+            self._say(self._plan(candidate))
+            if model := candidate.given_facts.get("model"):
+                self._say(f"served: {model}")
 
         assert self._candidate is not None
         return self._candidate
@@ -240,6 +243,9 @@ class ServersInTurn:
         pairs = f"{count} pair{'' if count == 1 else 's'} of {_PAIRED[self._servers.level]}"
         cost = f"in {seconds / 60:.0f} min" if seconds else "that earlier metrics were measured on"
         yield Finding(f"{pairs} {cost}{_resolved(judgement)}")
+        if model := self._taken(judgement.name, "candidate").contract.get("model"):
+            yield Finding(f"served: {model}")
+
         yield from self._servers.notes
         yield from starts_in_turn(self._starts)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from ..cause import Finding
 from ..errors import ServerError
 from ..gate.text.quantity import format_value
 from ..gate.verdict import geometric_mean
@@ -20,7 +21,6 @@ from .servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
 from .unreached import Measured, unreached
 
 if TYPE_CHECKING:
-    from ..cause import Finding
     from ..machine.provenance import Provenance
     from ..measure.source import Progress, Source
     from ..measure.window import Load
@@ -136,13 +136,13 @@ class TwoStacks:
         def fresh(side: SideName) -> Server:
             return self._contrasts.read_back(side, self._servers.fresh(stacks[side]))
 
-        both = None
+        both, notes = None, tuple[Finding, ...]()
         if room := self._servers.room(self._contrasts.stacks):
             self._beside = ServersBeside(self._servers, stacks, room, self._hardware, self._progress)
-            both = self._both(self._beside)
+            both, notes = self._both(self._beside), self._beside.notes
 
-        sources = self._sources
-        return Servers(fresh, sources.windows, sources.answers, gone, both, loaded=self._contrasts.loaded)
+        sources, loaded = self._sources, self._contrasts.loaded
+        return Servers(fresh, sources.windows, sources.answers, gone, both, loaded=loaded, notes=notes)
 
     def _both(self, beside: ServersBeside) -> Callable[[bool], Mapping[SideName, Server]]:
         def start(swapped: bool) -> Mapping[SideName, Server]:

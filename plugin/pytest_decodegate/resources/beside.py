@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..cause import Finding
 from ..measure.paired_source import SIDES, SideName, blamed
 from ..serving.server import POLL_SECONDS
 from .server import log_section
@@ -41,6 +42,14 @@ class ServersBeside:
         self._progress = progress
         self._starting: dict[SideName, Starting] = {}
         self._running: dict[SideName, Server] = {}
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What a reader should know of how they run."""
+        if self._room == "apart":
+            return (Finding("two servers ran at a time, on cards that they exchanged from pair to pair"),)
+
+        return (Finding("two servers shared the same cards, each with half of the memory; one was idle at a time"),)
 
     def start(self, swapped: bool) -> Mapping[SideName, Server]:
         """Fresh servers of both stacks; swapped: begun in the other order, and each on the other end of the cards.
