@@ -139,7 +139,7 @@ def worlds() -> tuple[Between, ...]:
         Between(
             fitted,
             True,
-            f"what sessions of one contract do on three pairs of cards ({_said(today)}; {mostly})",
+            f"what sessions of one contract do on the cards of several hosts ({_said(today)}; {mostly})",
             memory=memory,
         ),
         Between(

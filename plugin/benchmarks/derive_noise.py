@@ -67,6 +67,10 @@ LEAST_ALIKE, MOST_ALIKE = 2.5, 50.0
 """Ends of the degrees of freedom that the session noise of a class may have: a root mean square needs more than two,
 and from fifty on metrics are as good as alike."""
 
+WIDEST_ALIKE = 0.05
+"""Band of a metric that is evidence of how much its class differs between sessions. One that needs a wider one differs
+for a reason of its own: argmax runs in 5 % less on one card of four, and no other kernel differs by half of that."""
+
 USUAL_DF, USUAL_FACTOR = 4.0, 2.0
 """How alike metrics are in session noise before there are data: a dozen of them say next to nothing of tails."""
 
@@ -309,9 +313,11 @@ def _assumed(process_sd: float, process_df: float, session_sd: float) -> Recorde
 def class_means(members: Sequence[Line], *, ever: bool = False) -> list[tuple[Variance, float]]:
     """`session_means` of a class, where a line that does not know its scatter has the typical one.
 
-    Of what is timed as today if that is enough; ever: of whatever was timed in one way on several hosts.
+    Of what is timed as today if that is enough; ever: of whatever was timed in one way on several hosts. Metrics with a
+    band of more than WIDEST_ALIKE are left out.
     """
     typical = process_prior(process_variances(newest(members)), None).value
+    members = [line for line in members if line.band <= WIDEST_ALIKE]
     today = session_means([line for line in members if line.timing.endswith(".json")], typical)
     return session_means(members, typical) if ever or len(today) < LEAST_PAIRS else today
 

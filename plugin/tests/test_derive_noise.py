@@ -31,9 +31,9 @@ def test_what_is_shipped_is_what_the_data_give(derive_noise: ModuleType, capsys:
     shipped = json.loads(capsys.readouterr().out)
     kernels = shipped["kernel/graph/gang"]
     assert 1.0 < kernels["process_df"] < 1.5
-    assert 0.003 < kernels["session_sd"] < 0.005, "between cards of four hosts, one of which runs argmax in 5 % less"
+    assert 0.003 < kernels["session_sd"] < 0.0045, "between cards of four hosts; of two alone it was 0.0018"
     streaming = shipped["kernel/graph/gang/streaming"]
-    assert 2 < streaming["session_sd"] / kernels["session_sd"] < 4, "cards differ in how fast their memory is"
+    assert 2.5 < streaming["session_sd"] / kernels["session_sd"] < 4, "cards differ in how fast their memory is"
     assert int(streaming["session_source"].split()[0]) >= derive_noise.LEAST_METRICS
     assert int(kernels["session_source"].split()[0]) >= derive_noise.LEAST_PAIRS
     assert shipped["serving/host/window"]["session_source"].startswith("assumed")
@@ -144,6 +144,17 @@ def test_older_timings_are_asked_only_where_todays_say_too_little(derive_noise: 
     assert len(derive_noise.class_means([*old, *today[2:]])) == 4 + derive_noise.LEAST_PAIRS - 1
     assert len(derive_noise.class_means([*old, *today])) == derive_noise.LEAST_PAIRS
     assert len(derive_noise.class_means([*old, *today], ever=True)) == 4 + derive_noise.LEAST_PAIRS
+
+
+def test_what_needs_a_band_of_its_own_is_no_evidence_of_its_class(derive_noise: ModuleType) -> None:
+    def pair(metric: str, band: float, apart: float) -> list[object]:
+        levels = (1e-5, 1e-5 * (1 + apart))
+        return [derive_noise.Line("h", "x", metric, "kernel", "graph", "gang", one, 5, 1e-3, band) for one in levels]
+
+    usual = [line for n in range(9) for line in pair(f"k{n}", derive_noise.WIDEST_ALIKE, 0.003)]
+    known = derive_noise.class_means(usual)
+    assert len(known) == 9
+    assert derive_noise.class_means([*usual, *pair("argmax[m=1]", 0.08, 0.056)]) == known
 
 
 def test_the_newest_timing_of_a_metric_counts(derive_noise: ModuleType) -> None:

@@ -16,8 +16,9 @@ SHIPPED = Path(__file__).parents[2] / "baselines"
 WIDEST = 0.05
 """Of what is replayed from a graph."""
 
-SCATTERING = {"moe_align[m=8]": 0.08, "silu_mul_shared[m=1]": 0.08}
-"""Whose fresh gangs scatter by 1 to 3 %: `decodegate baselines` says what they can keep."""
+RESTLESS = {"moe_align[m=8]": 0.08, "silu_mul_shared[m=1]": 0.08, "argmax[m=1]": 0.08, "argmax[m=8]": 0.08}
+"""Whose fresh gangs scatter by 1 to 3 %, or which one card of four runs in 5 % less: `decodegate baselines` says what
+they can keep."""
 
 
 def recorded() -> list[StoredMetric]:
@@ -51,4 +52,4 @@ def test_a_stored_band_is_that_of_its_test() -> None:
 def test_nothing_that_a_graph_replays_has_a_wider_band_than_noise_asks_for() -> None:
     graphs = [one.metric for one in recorded() if one.metric.contract.get("mode") == "graph"]
     assert {one.kind for one in graphs} == {"kernel", "collective"}
-    assert {one.name: one.tolerance for one in graphs if one.tolerance > WIDEST} == SCATTERING
+    assert {one.name: one.tolerance for one in graphs if one.tolerance > WIDEST} == RESTLESS

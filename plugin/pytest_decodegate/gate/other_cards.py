@@ -15,12 +15,12 @@ from .stats.recorded import NoiseClass
 from .stats.rules import Comparison, Foreseen, foresee, narrowest_band, rarely
 from .text.quantity import rounded_up_band
 
-MOST_WIDER: Final = 3.0
+MOST_WIDER: Final = 4.0
 """Times its own band that a metric is judged in at most. Where it could not be kept in that either, it stays open."""
 
-WIDEST: Final = 0.06
-"""And no wider than this, unless its own band is: the shipped kernels that stream memory need 4 to 6 % beside the
-sessions of one to three hosts. What needs more has processes that scatter, which is no matter of cards."""
+WIDEST: Final = 0.08
+"""And no wider than this, unless its own band is: the shipped kernels that stream memory need 4 to 8 % beside the
+sessions of one to four hosts. What needs more has processes that scatter, which is no matter of cards."""
 
 
 @dataclass(frozen=True, slots=True)

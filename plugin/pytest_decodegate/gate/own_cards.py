@@ -17,7 +17,7 @@ from .stats.recorded import NoiseClass, noise_class
 
 STREAMS_FROM: Final = 0.7
 """Share of the memory's ceiling from where on a kernel is as fast as the memory of its card: the shipped kernels below
-it differ by 0.30 % between cards, those above by 0.91 %, all in step."""
+it differ by 0.38 % between cards, those above by 1.1 %, nearly all in step."""
 
 MEMORY_SHARE: Final = "memory_share"
 """Fact of a replicate: the share of the memory's ceiling that it reached."""
