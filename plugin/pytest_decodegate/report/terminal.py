@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..gate.decision import named
 from ..gate.text.explain import not_covered, notes_of, wider_bands
 from ..gate.verdict import UNFIT, Verdict
 from ..machine.reach import reasons
+from .briefly import compared, harmless, notes
 from .ranks import rank_tables
 from .rates import client
 from .scaling import curves, scaling_table
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 HEADER = ("metric", "verdict", "now", "baseline", "change", "interval", "band", "replicates")
 COLUMNS: tuple[Column, ...] = ("name", "verdict", "measured", "base", "change", "interval", "band", "replicates")
 """What stands under HEADER."""
-
-MOST_NOTES = 6
-"""Of the screen without -v."""
 
 _COLOURS = {
     Verdict.PASS: "green",
@@ -91,7 +88,7 @@ def _said(summary: Summary, *, verbose: bool) -> Iterator[str]:
         return
 
     width = summary.about.width
-    said = (*chosen(results), *untouched(results), *together(results), *uncovered)
+    said = (*compared(results), *harmless(results), *notes(results), *uncovered)
     yield from (line.text for text in said for line in wrapped(text, width))
     yield from rank_tables(results, always=False)
 
@@ -135,19 +132,6 @@ def untouched(results: Sequence[Result]) -> list[str]:
 def noted(results: Sequence[Result]) -> list[str]:
     """What a reader should know of metrics that passed, too: "note: marlin_moe[m=8]: a kernel appeared: ..."."""
     return [f"note: {result.name}: {note}" for result in results for note in notes_of(result.judgement)]
-
-
-def together(results: Sequence[Result]) -> Iterator[str]:
-    """The same, each note once, of all the metrics that it is about; no more than MOST_NOTES."""
-    names: dict[str, list[str]] = {}
-    for result in results:
-        for note in result.judgement.notes:
-            names.setdefault(note.brief, []).append(result.name)
-
-    for text, whose in islice(names.items(), MOST_NOTES):
-        yield f"note: {named(whose)}: {text}"
-    if len(names) > MOST_NOTES:
-        yield f"and {len(names) - MOST_NOTES} more notes (-v)"
 
 
 def row(result: Result, *, tried: bool = False) -> tuple[str, ...]:
