@@ -18,15 +18,27 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return (given if given.is_absolute() else Path.home() / ".cache") / "decodegate"
 
 
-def why_not_private(folder: Path) -> str:
-    """Who else can have written to `folder`; "" if it is this user's alone. Raises OSError."""
+class NotPrivate(PermissionError):
+    """Somebody else can have written to a folder; its text says to which, and who."""
+
+
+def check_private(folder: Path) -> None:
+    """Raise NotPrivate unless `folder` is this user's alone, OSError where that cannot be known."""
     found, link = folder.stat(), folder.lstat()
     if {found.st_uid, link.st_uid} != {os.geteuid()}:
-        return f"belongs to user {found.st_uid if found.st_uid != os.geteuid() else link.st_uid}"
+        owner = found.st_uid if found.st_uid != os.geteuid() else link.st_uid
+        raise NotPrivate(f"{folder}: belongs to user {owner}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise NotPrivate(f"{folder}: can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
 
-    return ""
+
+def private_folder() -> Path:
+    """The folder of all, made if need be; raises OSError where it cannot be had, NotPrivate as `check_private` does."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(folder)
+    folder.chmod(0o700)
+    return folder
 
 
 def kept_files(scratch: Path) -> Path:
@@ -35,7 +47,7 @@ def kept_files(scratch: Path) -> Path:
     Its name is a digest of what it holds, so that it never holds anything else.
     """
     try:
-        folder = _private_folder() / "files"
+        folder = private_folder() / "files"
         folder.mkdir(mode=0o700, exist_ok=True)
         target = folder / _digest(scratch)
         if _is_whole(target):
@@ -47,19 +59,14 @@ def kept_files(scratch: Path) -> Path:
         return scratch
 
 
-def _private_folder() -> Path:
-    """The folder of all; raises OSError where it cannot be had, or others can write to it."""
-    folder = cache_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if reason := why_not_private(folder):
-        raise PermissionError(f"{folder} {reason}")
-
-    return folder
-
-
 def _is_whole(target: Path) -> bool:
     """Whether it holds what its name says, and nobody else can have written there."""
-    return target.is_dir() and not why_not_private(target) and _digest(target) == target.name
+    try:
+        check_private(target)
+    except (NotPrivate, FileNotFoundError):
+        return False
+
+    return target.is_dir() and _digest(target) == target.name
 
 
 def _put(scratch: Path, target: Path) -> None:

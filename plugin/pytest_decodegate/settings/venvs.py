@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from ..process.user_cache import cache_folder, why_not_private
+from ..process.user_cache import NotPrivate, cache_folder, check_private, private_folder
 
 COMPLETE = "complete"
 """File in an environment that was installed to its end."""
@@ -38,12 +38,15 @@ def environment_of(version: str) -> str:
 
     folder = cache_folder() / f"vllm-{version}-py{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(folder.parent)
-        folder.parent.chmod(0o700)
+        private_folder()
         if os.path.lexists(folder):
-            _check_private(folder)
+            check_private(folder)
         _make_once(version, folder)
+    except NotPrivate as error:
+        raise BadInput(
+            f"{error}, and programs in it would be run; look at what is there, remove it, and run again, or set "
+            "XDG_CACHE_HOME to a folder of your own"
+        ) from error
     except OSError as error:
         raise BadInput(
             f"vllm={version}: no environment can be made in {str(folder.parent)!r}: {error}; set XDG_CACHE_HOME to a "
@@ -80,17 +83,6 @@ def _make_once(version: str, folder: Path) -> None:
             _make(version, folder)
     finally:
         lock.release()
-
-
-def _check_private(folder: Path) -> None:
-    """Raise BadInput unless `folder` is this user's, and nobody else can have written there: what lies in it is run."""
-    if not (reason := why_not_private(folder)):
-        return
-
-    raise BadInput(
-        f"{folder}: {reason}, and programs in it would be run; look at what is there, remove it, and run again, or set "
-        "XDG_CACHE_HOME to a folder of your own"
-    )
 
 
 def _is_complete(folder: Path) -> bool:
