@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import scripted_gangs
+from homeless import without_a_home
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,11 @@ def test_the_folders_are_those_that_the_variables_name() -> None:
     assert str(usual["inductor"]).startswith("/scratch/torchinductor_")
     assert str(usual["cuda"]) == "/home/me/.nv/ComputeCache"
     assert str(folders({"HOME": "/h", "XDG_CACHE_HOME": "/x"})["vllm"]) == "/x/vllm/torch_compile_cache"
+
+
+def test_a_user_without_a_home_has_caches_that_nobody_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_home(monkeypatch)
+    assert {entries(folder) for name, folder in folders({}).items() if name != "inductor"} == {None}
 
 
 def filled(folder: Path, *names: str) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from homeless import without_a_home
 
 from pytest_decodegate.errors import BadInput
 from pytest_decodegate.process.user_cache import cache_folder
@@ -75,7 +76,13 @@ def test_of_two_runs_one_waits_for_the_other_and_says_so(
 
 def test_a_cache_that_cannot_be_written_is_told_by_name(cache: Path) -> None:
     cache.touch()
-    with pytest.raises(BadInput, match=r"no environment can be made in '.*decodegate': .*; set XDG_CACHE_HOME to"):
+    with pytest.raises(BadInput, match=r"no environment can be made: .*/decodegate'?; set XDG_CACHE_HOME to"):
+        environment_of("0.26.0")
+
+
+def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_home(monkeypatch)
+    with pytest.raises(BadInput, match="no environment can be made: this user has no home folder; set XDG_CACHE_HOME"):
         environment_of("0.26.0")
 
 

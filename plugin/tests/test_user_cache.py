@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from homeless import without_a_home
 
 from pytest_decodegate.process.user_cache import cache_folder, kept_files
 from pytest_decodegate.serving.models import write_rank_slice
@@ -82,12 +83,7 @@ def test_a_relative_folder_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", nowhere)
+    without_a_home(monkeypatch)
     scratch = files(tmp_path / "one", a="1")
     assert kept_files(scratch) == scratch
 

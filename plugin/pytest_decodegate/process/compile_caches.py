@@ -58,12 +58,12 @@ class CompileCaches:
 
 def folders(environ: Mapping[str, str]) -> dict[str, Path]:
     """The folder of each cache, by the variables and defaults of vLLM (envs.py), Triton, torch's inductor and CUDA."""
-    home = Path(environ.get("HOME") or Path.home())
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - it bears a user without a home
     vllm = environ.get("VLLM_CACHE_ROOT") or Path(environ.get("XDG_CACHE_HOME") or home / ".cache", "vllm")
     triton = Path(environ.get("TRITON_HOME") or home, ".triton", "cache")
     temporary = environ.get("TMPDIR") or tempfile.gettempdir()
     return {
-        "vllm": Path(vllm, "torch_compile_cache").expanduser(),
+        "vllm": Path(os.path.expanduser(vllm), "torch_compile_cache"),  # noqa: PTH111
         "triton": Path(environ.get("TRITON_CACHE_DIR") or triton),
         "inductor": Path(environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(temporary, f"torchinductor_{_user()}")),
         "cuda": Path(environ.get("CUDA_CACHE_PATH") or home / ".nv" / "ComputeCache"),

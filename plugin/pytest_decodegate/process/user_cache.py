@@ -13,9 +13,17 @@ from pathlib import Path
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where all of it lies; a relative XDG_CACHE_HOME counts for nothing, as its specification has it."""
+    """Where all of it lies; a relative XDG_CACHE_HOME counts for nothing, as its specification has it.
+
+    Raises FileNotFoundError where nobody knows a home of this user: containers run under ids that no file names.
+    """
     given = Path(environ.get("XDG_CACHE_HOME", ""))
-    return (given if given.is_absolute() else Path.home() / ".cache") / "decodegate"
+    if given.is_absolute():
+        return given / "decodegate"
+    try:
+        return Path.home() / ".cache" / "decodegate"
+    except RuntimeError as error:
+        raise FileNotFoundError("this user has no home folder") from error
 
 
 class NotPrivate(PermissionError):
@@ -55,7 +63,7 @@ def kept_files(scratch: Path) -> Path:
 
         _put(scratch, target)
         return target if _is_whole(target) else scratch
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home of this user
+    except OSError:
         return scratch
 
 

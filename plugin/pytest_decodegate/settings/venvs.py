@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from ..process.user_cache import NotPrivate, cache_folder, check_private, private_folder
+from ..process.user_cache import NotPrivate, check_private, private_folder
 
 COMPLETE = "complete"
 """File in an environment that was installed to its end."""
@@ -36,9 +36,8 @@ def environment_of(version: str) -> str:
     if not _VERSION.fullmatch(version):
         raise BadInput(f"vllm={version} is no version; write for example vllm=0.26.0")
 
-    folder = cache_folder() / f"vllm-{version}-py{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        private_folder()
+        folder = private_folder() / f"vllm-{version}-py{sys.version_info.major}.{sys.version_info.minor}"
         if os.path.lexists(folder):
             check_private(folder)
         _make_once(version, folder)
@@ -49,8 +48,8 @@ def environment_of(version: str) -> str:
         ) from error
     except OSError as error:
         raise BadInput(
-            f"vllm={version}: no environment can be made in {str(folder.parent)!r}: {error}; set XDG_CACHE_HOME to a "
-            "folder that is writable and has some 15 GB left"
+            f"vllm={version}: no environment can be made: {error}; set XDG_CACHE_HOME to a folder that is writable and "
+            "has some 15 GB left"
         ) from error
 
     return str(_python(folder))
