@@ -364,6 +364,12 @@ def test_a_budget_that_is_spent_before_three_pairs_proves_nothing_and_says_what_
         assert len(advice(judgement)) == 1, "without an interval no band is known that would have passed"
 
 
+def test_what_differs_undeclared_is_said_after_one_pair_too() -> None:
+    """More time would end in the same."""
+    judgement = Host(length={"base": 512, "candidate": 4096}).judgement(budget_minutes=3)
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.CONFOUNDED, 1)
+
+
 def test_a_rule_that_one_pair_broke_is_no_matter_of_time() -> None:
     judgement = Host(broken=[Finding("tokens are missing", Cause.WINDOW)]).judgement(budget_minutes=3)
     assert judgement.verdict is Verdict.INVALID

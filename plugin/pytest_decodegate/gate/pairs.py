@@ -177,8 +177,10 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     if candidate.wrong is not None:
         wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
         return replace(judgement, reasons=(wrong,))
-    if broken := tuple(_invalid(base, candidate, contrast)):
-        return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), base, candidate, looks)
+    broken = tuple(_invalid(base, candidate, contrast))
+    invalid = replace(judgement, verdict=Verdict.INVALID, reasons=broken)
+    if broken and not _are_few(broken, judgement):
+        return _shown(invalid, base, candidate, looks)
 
     stored = _as_stored(base.measurement)
     another = tuple(_not_declared(identity_differences(stored, judgement.metric, judgement.basis.level), contrast))
@@ -192,10 +194,17 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
     if swaps and not contrast.changed:
         uncaused = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
         return _shown(uncaused, base, candidate, looks)
+    if broken:
+        return _shown(invalid, base, candidate, looks)
 
     judgement = replace(judgement, changed=tuple(map(str, contrast.differences)))
     sides = base.measurement, candidate.measurement
     return with_apart(_weighed(judgement, *sides), lambda: _weighed(judgement, *_rest(*sides)))
+
+
+def _are_few(broken: Sequence[Finding], judgement: Judgement) -> bool:
+    """Whether nothing but their number is wrong: more of them would not mend what differs, so that is said first."""
+    return judgement.basis.replicates > 0 and all(each.cause is Cause.TOO_FEW for each in broken)
 
 
 def _not_declared(another: Iterable[Difference], contrast: Contrast) -> Iterator[Difference]:

@@ -18,7 +18,8 @@ class Explained:
 
     predicted: the ledger's sum. kernels: by category, what the profile's kernels take beyond the ledger's parts.
     overlap: of kernels that run beside each other, what the ledger adds up and time does not. waiting: of collectives
-    for a later rank. gaps: no kernel runs. measured: without a profiler, None where nobody measured it.
+    for a later rank. profiled_gaps: of the profile, in which no kernel runs. measured: without a profiler, None where
+    nobody measured it.
 
     A profiler hardly changes how long kernels run, and makes the gaps between them longer. So where TPOT is known the
     gaps are what it leaves beside the kernels, at most those of the profile, and the rest of these is the profiler's.
