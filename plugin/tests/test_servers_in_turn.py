@@ -14,6 +14,7 @@ from pytest_decodegate.gate.evidence import quality
 from pytest_decodegate.gate.pairs import Contrast
 from pytest_decodegate.gate.text.advice import advice
 from pytest_decodegate.gate.verdict import Judgement, Verdict
+from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.measure.answers import NoLogprobs
 from pytest_decodegate.measure.paired_source import SIDES, SideName, StackFailed
 from pytest_decodegate.measure.source import Taken
@@ -90,6 +91,7 @@ class Host:
     said: list[str] = field(default_factory=list)
     first: int = LEAST_PAIRS
     windows_of: dict[str, list[float]] = field(default_factory=dict)
+    backends: dict[SideName, str] = field(default_factory=dict)
     compiles_first: bool = False
     most: int = 24
     start_minutes: float = 0.0
@@ -126,6 +128,9 @@ class Host:
             factor *= levels.pop(0)
         value = 0.02 * factor * (1 + self.scatter * (self.minutes % 3))
         contract: dict[str, Json] = {"max_model_len": self.length[server.side], "model": MODEL}
+        if backend := self.backends.get(server.side):
+            contract["backend"] = backend
+
         facts: dict[str, Json] = {}
         if state := self.caches.get(server.side):
             facts = {"server": {"start_seconds": {"whole": 30.0}, "compile_caches": {"vllm": {"state": state}}}}
@@ -368,6 +373,16 @@ def test_what_differs_undeclared_is_said_after_one_pair_too() -> None:
     """More time would end in the same."""
     judgement = Host(length={"base": 512, "candidate": 4096}).judgement(budget_minutes=3)
     assert (judgement.verdict, judgement.basis.replicates) == (Verdict.CONFOUNDED, 1)
+
+
+def test_what_ran_instead_is_named_after_one_pair_too() -> None:
+    """As --enforce-eager, whose pair took three minutes."""
+    host = Host(slower=17.0, backends={"base": "graph FULL", "candidate": "graph NONE"})
+    flag = Difference("flag:enforce-eager", None, True, declarable=True)
+    judgement = host.judgement(budget_minutes=3, contrast=Contrast((flag,)))
+    assert (judgement.verdict, judgement.basis.replicates) == (Verdict.INCONCLUSIVE, 1)
+    assert judgement.numbers.change == pytest.approx(16.0, rel=0.01)
+    assert any("graph FULL -> graph NONE" in note for note in judgement.notes)
 
 
 def test_a_rule_that_one_pair_broke_is_no_matter_of_time() -> None:

@@ -178,9 +178,8 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         wrong = Finding(f"candidate: {candidate.wrong}", Cause.WRONG_NUMBERS, candidate.wrong)
         return replace(judgement, reasons=(wrong,))
     broken = tuple(_invalid(base, candidate, contrast))
-    invalid = replace(judgement, verdict=Verdict.INVALID, reasons=broken)
     if broken and not _are_few(broken, judgement):
-        return _shown(invalid, base, candidate, looks)
+        return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), base, candidate, looks)
 
     stored = _as_stored(base.measurement)
     another = tuple(_not_declared(identity_differences(stored, judgement.metric, judgement.basis.level), contrast))
@@ -195,7 +194,7 @@ def judge_pairs(base: Side, candidate: Side, contrast: Contrast, looks: int) -> 
         uncaused = replace(judgement, verdict=Verdict.CONFOUNDED, reasons=(UNCAUSED, *swaps))
         return _shown(uncaused, base, candidate, looks)
     if broken:
-        return _shown(invalid, base, candidate, looks)
+        return _shown(replace(judgement, verdict=Verdict.INVALID, reasons=broken), base, candidate, looks)
 
     judgement = replace(judgement, changed=tuple(map(str, contrast.differences)))
     sides = base.measurement, candidate.measurement
