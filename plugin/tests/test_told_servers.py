@@ -244,3 +244,21 @@ def test_a_run_that_is_stopped_reports_what_its_whole_pairs_say(
     assert tpot["verdict"] == "INCONCLUSIVE"
     assert tpot["reasons"][0]["text"] == "the run was stopped after 2 pairs"
     assert tpot["replicates"] == 2
+
+
+def test_a_budget_for_one_pair_leaves_it_open_in_every_report(pytester: pytest.Pytester) -> None:
+    """What it showed is told, and no interval: of one pair no noise is known."""
+    stacks = ("--perf-base=flag:--max-num-seqs=64", "--perf-candidate=flag:--max-num-seqs=32")
+    result, found = told(pytester, *stacks, "--perf-launch=org/kimi -tp 1", "-k", "tpot", "--perf-budget=0.001s")
+    tpot = found["tpot"]
+    assert (tpot["verdict"], tpot["replicates"], tpot["lo"]) == ("INCONCLUSIVE", 1, None)
+    assert tpot["change"] == pytest.approx(tpot["measured"] / tpot["base"] - 1)
+    result.stdout.fnmatch_lines(
+        [
+            "open: tpot * %: INCONCLUSIVE: 1 pair measured, 3 are the least that prove anything",
+            "next: * --perf-budget=1m",
+            "answer: NOT PROVEN: 1 metric*",
+        ]
+    )
+    report = (pytester.path / "report/report.md").read_text()
+    assert "1 pair measured, 3 are the least that prove anything" in report
