@@ -15,7 +15,7 @@ from suite_metrics import suite_metrics
 
 from pytest_decodegate.baseline.reader import load
 from pytest_decodegate.profile.categories import Category
-from pytest_decodegate.profile.ledger import Entry, Ledger, Time, ledger, parts, weights
+from pytest_decodegate.profile.ledger import Entry, Ledger, Time, by_category, ledger, parts, weights
 from pytest_decodegate.profile.measured import stored_times
 from pytest_decodegate.report.ledger import text
 from pytest_decodegate.workloads.kimi import KIMI_K25
@@ -86,6 +86,20 @@ def test_a_weight_is_how_much_the_step_moves(of_ranks: int, tokens: int, data: s
     after = ledger(needed, {**times, name: Time(times[name].seconds + more)})
     if after.hidden == before.hidden:
         assert after.seconds - before.seconds == pytest.approx(weighed[name] * more, abs=1e-15)
+
+
+def test_categories_are_of_kernels_where_what_a_metric_holds_is_measured_too() -> None:
+    experts = Entry("marlin_moe[m=8]", Category.MOE_GEMM, 60, Time(90e-6), "routed")
+    other = Entry("topk[m=8]", Category.ROUTING, 60, Time(3e-6), "routed")
+    step = Ledger((experts, other))
+    inside = {"moe_align[m=8]": Time(4e-6), "silu_mul_experts[m=8]": Time(2e-6), "moe_sum[m=8]": Time(1e-6)}
+    found = by_category(step, inside)
+    assert found[Category.MOE_GEMM] == pytest.approx(60 * 83e-6)
+    assert found[Category.ROUTING] == pytest.approx(60 * 8e-6)
+    assert found[Category.NORM] == pytest.approx(60 * 2e-6)
+    assert sum(found.values()) == pytest.approx(60 * 93e-6)
+    some = by_category(step, {name: time for name, time in inside.items() if name != "moe_sum[m=8]"})
+    assert some[Category.MOE_GEMM] == pytest.approx(60 * 90e-6), "half of it would look like a gain"
 
 
 def test_what_nobody_measured_is_missing_and_weighs_nothing() -> None:

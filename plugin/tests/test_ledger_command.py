@@ -180,6 +180,8 @@ def test_tpot_on_an_h200_is_explained_by_name(
     assert abs(float(lines[-1].split("(")[1].split("%")[0])) < 5
     waited = [float(line.split()[4]) for line in lines if line.startswith("prefills of other streams")]
     assert sum(waited) == pytest.approx(prefills)
+    (experts,) = (float(line.split()[3].rstrip("%")) for line in lines if line.startswith("MoE GEMM"))
+    assert abs(experts) < 3, "Marlin takes as long in a server as its metric says"
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -138,7 +138,7 @@ class _Asked:
         if problems := truth.problems(profile, truth.expected(self.model, self.ranks)):
             raise BadInput(f"{path}: {problems[0]}; give the --layers of the model that was profiled")
 
-        return explained(self.whole(step, f"--profile {path}"), profile, self.tpot)
+        return explained(self.whole(step, f"--profile {path}"), self.times, profile, self.tpot)
 
     def predicted(self, change: str) -> Prediction:
         """What one --what-if asks for."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import BadInput
 from .categories import Category
-from .ledger import Ledger
+from .ledger import Ledger, Time, by_category
 from .measured import Tpot
 from .step_profile import StepProfile
 
@@ -71,8 +71,8 @@ class Explained:
         return sum((self.predicted, *self.kernels.values(), self.overlap, self.waiting))
 
 
-def explained(step: Ledger, profile: StepProfile, measured: Tpot | None) -> Explained:
-    """`step` beside a profile of it, and what was measured without a profiler.
+def explained(step: Ledger, times: Mapping[str, Time], profile: StepProfile, measured: Tpot | None) -> Explained:
+    """`step`, made of `times`, beside a profile of it, and what was measured without a profiler.
 
     Kernels are compared with all parts of the ledger, so that what it takes to be hidden counts as overlap. Raises
     BadInput for a profile in which no step follows another: its gaps are not known.
@@ -80,7 +80,7 @@ def explained(step: Ledger, profile: StepProfile, measured: Tpot | None) -> Expl
     if profile.period_ms is None or profile.idle_ms is None:
         raise BadInput(f"{profile.source}: no step follows another there, so gaps between kernels are not known")
 
-    known = {category: sum(e.seconds for e in step.entries if e.category == category) for category in Category}
+    known = by_category(step, times)
     hidden = sum(known.values()) - step.seconds
     return Explained(
         predicted=step.seconds,

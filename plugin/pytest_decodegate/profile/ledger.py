@@ -158,6 +158,11 @@ _OPS: Final[Mapping[str, tuple[Category, Branch]]] = {
 """Metrics whose time a step has as often as the model launches them. marlin_moe holds align, activation and sum of the
 routed experts; what it is made of is measured apart, and counted once."""
 
+_INSIDE: Final[Mapping[str, Mapping[str, Category]]] = {
+    "marlin_moe": {"moe_align": Category.ROUTING, "silu_mul_experts": Category.NORM, "moe_sum": Category.ROUTING}
+}
+"""Metrics of kernels that another metric holds besides those of its own category."""
+
 _METRICS: Final[Mapping[str, str]] = {"silu_mul_dense": "silu_mul_shared"}
 """Measured under another name: the dense layer's activation is one launch of some 2 us, nine times as wide as the
 shared expert's and as long."""
@@ -172,6 +177,30 @@ def ledger(needed: Sequence[Part], times: Mapping[str, Time]) -> Ledger:
     ]
     lacking = dict.fromkeys(part.metric for part in needed if part.metric not in times)
     return Ledger(tuple(found), tuple(lacking))
+
+
+def by_category(step: Ledger, times: Mapping[str, Time]) -> dict[Category, float]:
+    """Seconds of all entries, hidden ones too, by category, as a profile counts them: kernel by kernel.
+
+    A metric that is several kernels is divided by what `times` holds of those, and is whole where one is missing.
+    """
+    found = dict.fromkeys(Category, 0.0)
+    for entry in step.entries:
+        found[entry.category] += entry.seconds
+        for category, seconds in _inside(entry, times):
+            found[category] += seconds
+            found[entry.category] -= seconds
+
+    return found
+
+
+def _inside(entry: Entry, times: Mapping[str, Time]) -> list[tuple[Category, float]]:
+    """What an entry holds of other categories, in seconds of a step; nothing where `times` does not hold all of it."""
+    family, bracket, size = entry.name.partition("[")
+    ops = _INSIDE.get(family, {})
+    known = [(category, times.get(f"{op}{bracket}{size}")) for op, category in ops.items()]
+    found = [(category, entry.count * time.seconds) for category, time in known if time is not None]
+    return found if len(found) == len(ops) else []
 
 
 def weights(known: Ledger) -> dict[str, float]:
