@@ -241,13 +241,17 @@ def test_the_commit_is_that_of_the_session_not_of_the_last_write(
     told = {**told, "id": "b" * 40, "dirty": False}
     store.record(OLD, H200, "vllm", measured(), "s2")
     other = replace(GEMM, name="other")
-    store.record(OLD, H200, "vllm", measured(other), "s1")  # a commit between two metrics of one session
+    third = replace(GEMM, name="third")
+    store.record(OLD, H200, "vllm", measured(third), "s1")  # whose code was loaded at its beginning
+    told = {**told, "dirty": True}
+    store.record(OLD, H200, "vllm", measured(other), "s2")
     told = {**told, "id": "c" * 40}
     store.edit(path, lambda one: (one, "nothing"), who="x", why="y")
 
     found = load(path).metrics
     commits = [(session.commit["id"], session.commit["dirty"]) for session in found["gemm"].sessions]
     assert commits == [("a" * 40, True), ("b" * 40, False)]
-    assert found["other"].sessions[0].commit["id"] == "b" * 40
+    assert found["other"].sessions[0].commit == found["gemm"].sessions[1].commit
+    assert found["third"].sessions[0].commit == found["gemm"].sessions[0].commit
     assert json.loads(path.read_text())["commit_info"]["id"] == "b" * 40
     assert dumps(load(path)) == path.read_bytes()

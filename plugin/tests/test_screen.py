@@ -19,7 +19,7 @@ from pytest_decodegate.gate.run import Run
 from pytest_decodegate.gate.stats.rules import Settlement
 from pytest_decodegate.machine.provenance import Difference
 from pytest_decodegate.report.next_step import next_command
-from pytest_decodegate.report.screen import About, screen
+from pytest_decodegate.report.screen import About, screen, skips
 
 PASS = result("gemm[m=8]", "PASS", change=0.012, lo=-0.004, hi=0.016, base=2e-5, measured=2.02e-5, p_worse=0.2)
 SLOWER = changed(PASS, name="marlin_moe[m=8]", verdict="REGRESSED", change=0.041, lo=0.038, hi=0.044, p_worse=1e-9)
@@ -119,6 +119,23 @@ def test_what_a_run_could_have_seen_is_told_by_kind_and_not_of_what_was_not_judg
     assert (kernels.kind, kernels.metric) == ("kernel", "noisy")
     assert kernels.worst == pytest.approx(0.1)
     assert kernels.typical == pytest.approx(0.03)
+
+
+def test_reasons_to_skip_that_begin_alike_are_one_line_and_with_v_each_its_own() -> None:
+    """As on a host without a GPU: thirty reasons, which differ in what is measured instead."""
+    no_gpu = "no GPU (no driver answers (NVML: not found)): "
+    told = ["NCCL; gloo is measured by x", "NCCL; gloo is measured by x", "q_b; its numbers are tested on a CPU"]
+    skipped = [Skipped(f"t.py::test_{n}", f"{no_gpu}{what}") for n, what in enumerate(told)]
+    others = [Skipped("t.py::test_a", "not asked for"), Skipped("t.py::test_b", "too slow")]
+    assert list(skips([*skipped, *others], verbose=False)) == [
+        f"skipped: 3 tests: {no_gpu}{told[0]}, and 1 more reason of this kind (-v)",
+        "skipped: t.py::test_a: not asked for",
+        "skipped: t.py::test_b: too slow",
+    ]
+    assert list(skips(skipped, verbose=True)) == [
+        f"skipped: 2 tests: {no_gpu}{told[0]}",
+        f"skipped: t.py::test_2: {no_gpu}{told[2]}",
+    ]
 
 
 # --- the next command

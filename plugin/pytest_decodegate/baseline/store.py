@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -54,17 +53,20 @@ class Store:
         self.root = root
         self.lock_seconds = lock_seconds
         self._loaded: dict[Path, tuple[tuple[int, ...], Baseline]] = {}
+        self._commits: dict[str, dict[str, Json]] = {}  # by session
 
-    @cached_property
-    def _commit(self) -> dict[str, Json]:
+    def _commit(self, session_id: str) -> dict[str, Json]:
         """Commit and dirtiness of the repository around the current directory, as pytest-benchmark tells them.
 
         Of the moment before the first metric of a session is written: what is written makes the tree dirty.
         """
         from pytest_benchmark.utils import get_commit_info
 
-        commit: dict[str, Json] = get_commit_info()
-        return {name: value for name, value in commit.items() if name != "error"}
+        if session_id not in self._commits:
+            commit: dict[str, Json] = get_commit_info()
+            self._commits[session_id] = {name: value for name, value in commit.items() if name != "error"}
+
+        return self._commits[session_id]
 
     def folder(self, machine_class: str) -> Path:
         """The folder of a machine class's files."""
@@ -144,7 +146,7 @@ class Store:
         when the folder cannot be locked or written, or when the measurement cannot be stored (no replicates, say); the
         files are then as they were.
         """
-        session = replace(_session(measurement, provenance, session_id), commit=self._commit)
+        session = replace(_session(measurement, provenance, session_id), commit=self._commit(session_id))
         with self._locked(self.folder(machine_class)):
             recorded = StoredMetric(measurement.metric, (session,))
             baseline = _home(self.load_all(machine_class), provenance, recorded) or Baseline(

@@ -183,7 +183,7 @@ def _of_run(run: Run, about: RunFacts, grounds: Sequence[Ground]) -> Group:
             *served(results),
             *noted(results),
             *uncovered,
-            *skips(run.skipped),
+            *skips(run.skipped, verbose=True),
         ),
         cards=tuple(_cards(grounds, run.outcomes)),
         history=about.history,

@@ -91,7 +91,7 @@ def screen(run: Run, about: About) -> Iterator[ScreenLine]:
         yield from _names(shown, count)
 
     bracketed = unjudged(result.judgement for result in run.results)
-    for text in (*bracketed, *skips(run.skipped), *seen(decision.resolutions)):
+    for text in (*bracketed, *skips(run.skipped, verbose=about.verbose), *seen(decision.resolutions)):
         yield from wrapped(text, about.width)
 
     yield from _bands(run.results, about.width)
@@ -213,11 +213,25 @@ def _listed(shown: _Screen, names: Sequence[str], before: str) -> Iterator[Scree
     yield from wrapped(f"{before}{', '.join(names[:most])}{more}", shown.about.width)
 
 
-def skips(skipped: Collection[Skipped]) -> Iterator[str]:
-    """One line for each reason: a host with few GPUs skips dozens of tests for one."""
-    for why in dict.fromkeys(test.reason for test in skipped):
-        tests = [test.nodeid for test in skipped if test.reason == why]
-        yield f"skipped: {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}: {why}"
+def skips(skipped: Collection[Skipped], *, verbose: bool) -> Iterator[str]:
+    """One line for each reason: a host with few GPUs skips dozens of tests for one.
+
+    verbose: each is said whole; else those that begin alike ("no GPU: ...") are one, which the first stands for.
+    """
+    groups: dict[str, list[Skipped]] = {}
+    for test in skipped:
+        groups.setdefault(test.reason if verbose else _beginning(test.reason), []).append(test)
+
+    for tests in groups.values():
+        whose = tests[0].nodeid if len(tests) == 1 else f"{len(tests)} tests"
+        others = len({test.reason for test in tests}) - 1
+        more = f", and {others} more reason{'s' * (others > 1)} of this kind (-v)" if others else ""
+        yield f"skipped: {whose}: {tests[0].reason}{more}"
+
+
+def _beginning(reason: str) -> str:
+    """What is missing, without what that would have been for; all of a reason that does not say it so."""
+    return reason.rpartition(": ")[0] or reason
 
 
 def seen(resolutions: Iterable[Resolution]) -> Iterator[str]:
