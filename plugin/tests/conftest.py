@@ -6,6 +6,7 @@ can hang: each has a limit.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -64,6 +65,16 @@ def asked_once() -> Iterator[None]:
         really = probe.ask_python
         patch.setattr(probe, "ask_python", ask)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Leave what modules and torch hold out of what is searched for garbage.
+
+    Each pytester run inside this process ends with five searches, a second of them with all of vLLM imported.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
