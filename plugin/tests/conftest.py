@@ -44,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Backstop(), "backstop")
 
 
+def pytest_unconfigure() -> None:
+    """Let everything go at the end: what stays frozen would be reported as leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def asked_once() -> Iterator[None]:
     """Ask a Python only once what it would load: a process of its own imports torch for that, a second and a half.
