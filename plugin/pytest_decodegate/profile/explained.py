@@ -51,7 +51,7 @@ class Explained:
         if self.measured is None:
             return None
 
-        return self.measured.seconds - self.measured.prefills - self._on_the_device - self.gaps
+        return self.measured.step - self._on_the_device - self.gaps
 
     @property
     def names(self) -> Iterator[tuple[str, float]]:

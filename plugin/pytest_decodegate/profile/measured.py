@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..baseline.condensed import MEDIANS
-from ..baseline.schema import Baseline, Session
+from ..baseline.schema import Baseline, Session, StoredMetric
 from .ledger import Time
 
 LEAST_TO_SCATTER = 2
@@ -37,7 +37,7 @@ class Tpot(NamedTuple):
 def stored_times(baselines: Iterable[Baseline]) -> dict[str, Time]:
     """The time of each metric that `baselines` hold, in seconds; of two files the later one counts."""
     return {
-        name: time_of([list(map(stored.metric.seconds, session.values)) for session in stored.current])
+        name: _stored_time(stored)
         for baseline in baselines
         for name, stored in baseline.metrics.items()
         if stored.metric.kind != "quality"
@@ -50,9 +50,13 @@ def stored_tpot(baselines: Sequence[Baseline], name: str) -> Tpot | None:
         if name in baseline.metrics:
             found = baseline.metrics[name]
             known = [between for session in found.current if (between := _between_tokens(session)) is not None]
-            return Tpot(stored_times([baseline])[name].seconds, statistics.median(known) if known else None)
+            return Tpot(_stored_time(found).seconds, statistics.median(known) if known else None)
 
     return None
+
+
+def _stored_time(stored: StoredMetric) -> Time:
+    return time_of([list(map(stored.metric.seconds, session.values)) for session in stored.current])
 
 
 def _between_tokens(session: Session) -> float | None:

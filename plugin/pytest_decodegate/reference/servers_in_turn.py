@@ -232,15 +232,14 @@ class ServersInTurn:
         """What whole pairs say where a run ended between two looks: shown, and proof of nothing."""
         judgement = self._judged(metric)
         pairs = judgement.basis.replicates
-        stopped = Finding(f"the run was stopped after {pairs} pair{'' if pairs == 1 else 's'}", Cause.TOO_FEW)
+        stopped = Finding(f"the run was stopped after {_counted(pairs)}", Cause.TOO_FEW)
         notes = (*self._account(judgement, self._spent_s), *judgement.notes)
         judgement = replace(judgement, reasons=(stopped, *judgement.reasons), notes=notes, settlement=None)
         return replace(judgement, verdict=Verdict.INCONCLUSIVE) if judgement.verdict.judged else judgement
 
     def _account(self, judgement: Judgement, seconds: float) -> Iterator[Finding]:
         """What the pairs cost, and what a reader should know of the servers."""
-        count = judgement.basis.replicates
-        pairs = f"{count} pair{'' if count == 1 else 's'} of {_PAIRED[self._servers.level]}"
+        pairs = f"{_counted(judgement.basis.replicates)} of {_PAIRED[self._servers.level]}"
         cost = f"in {seconds / 60:.0f} min" if seconds else "that earlier metrics were measured on"
         yield Finding(f"{pairs} {cost}{_resolved(judgement)}")
         if model := self._taken(judgement.name, "candidate").contract.get("model"):
@@ -252,7 +251,7 @@ class ServersInTurn:
     def _priced(self, judgement: Judgement) -> Judgement:
         """With how long it takes to settle it, where the budget has no time for the next pair."""
         known = judgement.settlement
-        if known is None or known.replicates is None or self._spent_s + self._next_s <= self._budget.seconds:
+        if known is None or known.replicates is None or self._has_time:
             return judgement
 
         seconds = self._spent_s + (known.replicates - judgement.basis.replicates) * self._next_s
@@ -272,11 +271,8 @@ class ServersInTurn:
 
     def _may_go_on(self, measured: _Measured) -> bool:
         """Whether another pair says more, and there is time for it; for the first of a run there always is."""
-        has_time = self._pairs == 0 or self._spent_s + self._next_s <= self._budget.seconds
-        return has_time and self._says_more(measured)
-
-    def _says_more(self, measured: _Measured) -> bool:
-        return measured.goes_on and not (self._contrast.unused or self._answers.are_wrong)
+        says_more = measured.goes_on and not (self._contrast.unused or self._answers.are_wrong)
+        return says_more and (self._pairs == 0 or self._has_time)
 
     def _judged(self, metric: Metric) -> Judgement:
         base, candidate = (side_of(self._taken(metric.name, side), metric) for side in SIDES)
@@ -444,6 +440,11 @@ class ServersInTurn:
             self._last_s = seconds if is_pair and self._pairs else self._last_s + seconds
 
     @property
+    def _has_time(self) -> bool:
+        """Whether the budget suffices for another pair."""
+        return self._spent_s + self._next_s <= self._budget.seconds
+
+    @property
     def _next_s(self) -> float:
         """What another pair is taken to need: as long as the last, but for starts in it that had to compile."""
         return self._last_s - (1 - _AFTER_COMPILING) * self._compiled_s
@@ -466,7 +467,7 @@ def _proven(judgement: Judgement) -> Judgement:
     if pairs >= LEAST_PAIRS or not is_too_few:
         return judgement
 
-    few = f"{pairs} pair{'' if pairs == 1 else 's'} measured, {LEAST_PAIRS} are the least that prove anything"
+    few = f"{_counted(pairs)} measured, {LEAST_PAIRS} are the least that prove anything"
     return replace(
         judgement,
         verdict=Verdict.INCONCLUSIVE,
@@ -474,6 +475,10 @@ def _proven(judgement: Judgement) -> Judgement:
         numbers=_with_change(judgement),
         settlement=Settlement(LEAST_PAIRS, None, _worst(judgement)),
     )
+
+
+def _counted(pairs: int) -> str:
+    return f"{pairs} pair{'' if pairs == 1 else 's'}"
 
 
 def _with_change(judgement: Judgement) -> Numbers:

@@ -50,19 +50,17 @@ def _in_short(difference: Difference) -> str:
 
 def notes(results: Sequence[Result]) -> Iterator[str]:
     """Each thing to know once, with the metrics that it is about; what differs in its numbers alone is one thing."""
-    texts: dict[Hashable, list[str]] = {}
-    names: dict[Hashable, list[str]] = {}
+    found: dict[Hashable, list[tuple[str, str]]] = {}
     for result in results:
         for note in result.judgement.notes:
-            texts.setdefault(_same_thing(note), []).append(note.brief)
-            names.setdefault(_same_thing(note), []).append(result.name)
+            found.setdefault(_same_thing(note), []).append((note.brief, result.name))
 
-    for key, whose in islice(names.items(), MOST_NOTES):
-        alike = len(set(texts[key])) - 1
-        more = f" (and {alike} like it: -v)" if alike else ""
-        yield f"note: {named(list(dict.fromkeys(whose)))}: {texts[key][0]}{more}"
-    if len(names) > MOST_NOTES:
-        yield f"and {len(names) - MOST_NOTES} more notes (-v)"
+    for each in islice(found.values(), MOST_NOTES):
+        texts, names = (list(dict.fromkeys(column)) for column in zip(*each, strict=True))
+        more = f" (and {len(texts) - 1} like it: -v)" if len(texts) > 1 else ""
+        yield f"note: {named(names)}: {texts[0]}{more}"
+    if len(found) > MOST_NOTES:
+        yield f"and {len(found) - MOST_NOTES} more notes (-v)"
 
 
 def _same_thing(note: Finding) -> Hashable:
