@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from aiohttp import web
@@ -11,6 +12,7 @@ from scripted import ScriptedServer, answer, streaming
 
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.session.forecast import loads_of
+from pytest_decodegate.session.session import session_of
 
 TESTS = """
     import pytest
@@ -67,6 +69,25 @@ def test_the_loads_of_a_run_are_those_of_the_metrics_that_it_measures(pytester: 
     found = loads_of(items, stand_in=False)
     assert found == {"made[t=12]": Load(1, 4, 12, 3), "made[t=13]": Load(1, 4, 13, 3), "other": Load(1, 4, 12, 3)}
     assert loads_of(items, stand_in=True) == {"elsewhere": Load(1, 4, 9, 3)}
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ((), ""),
+        (("--perf-server-restarts=3",), "on the same 3 starts of the server"),
+        (("--perf-base=this", "--perf-candidate=env:A=1"), "on the same servers, for at most 30 min (--perf-budget)"),
+    ],
+)
+def test_a_run_says_first_which_metrics_share_servers(
+    pytester: pytest.Pytester, options: tuple[str, ...], how: str
+) -> None:
+    items = pytester.getitems(TESTS)
+    config = pytester.parseconfigure("-m", "perf", "--perf-launch=/models/kimi", *options)
+    with closing(session_of(config)) as session:
+        said = [line for line in session.forecast(items) if "on the same" in line]
+
+    assert said == ([f"made[t=12], made[t=13], other: {how}"] if how else [])
 
 
 def test_windows_of_all_declared_loads_are_measured_before_the_first_verdict(

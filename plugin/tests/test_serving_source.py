@@ -1,4 +1,4 @@
-"""Windows as replicates: on one start of a server or on many, with what ran and what was drafted beside them."""
+"""Windows as replicates, with what ran and what was drafted beside them; and starts of the server as replicates."""
 
 from __future__ import annotations
 
@@ -62,21 +62,6 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     assert len(scripted.prompts) == 1 + 3 * (1 + LOAD.requests)
 
 
-def test_each_replicate_is_a_start_of_its_own_with_restarts(scripted: ScriptedServer) -> None:
-    restarts: list[int] = []
-
-    def restart() -> Any:
-        restarts.append(len(scripted.prompts))
-        return attach(scripted.url)
-
-    starts = source(scripted, restart=restart)
-    assert len(starts.take(3).replicates) == 3
-    assert starts.level == "server"
-    assert starts.taken.facts["server_starts"] == 3
-    each = 1 + 1 + LOAD.requests  # every start is warmed up
-    assert restarts == [each, 2 * each]
-
-
 def test_a_server_that_answers_wrongly_is_not_timed(scripted: ScriptedServer) -> None:
     taken = source(scripted, wrong="it answers backwards").take(5)
     assert (taken.replicates, taken.wrong) == ((), "it answers backwards")
@@ -92,15 +77,13 @@ def test_what_computes_is_part_of_the_contract(scripted: ScriptedServer) -> None
     assert (contract["clock_version"], contract["workload_version"]) == (CLOCKS[CLIENT_CLOCK], WORKLOADS["serving"])
 
 
-def test_starts_of_one_stack_that_compute_otherwise_are_invalid(scripted: ScriptedServer) -> None:
-    def restart() -> Any:
-        scripted.pages["server_info"] = {"attention_backend": "triton"}
-        return attach(scripted.url)
-
+def test_a_server_that_was_replaced_between_windows_is_no_one_server(scripted: ScriptedServer) -> None:
     scripted.pages["server_info"] = {"attention_backend": "flashmla"}
-    starts = source(scripted, restart=restart)
-    starts.take(2)
-    assert starts.taken.broken == ("server start 2 runs on attention triton, the first on attention flashmla",)
+    windows = source(scripted)
+    windows.take(1)
+    scripted.pages["server_info"] = {"attention_backend": "triton"}
+    windows.take(1)
+    assert windows.taken.broken == ("the server runs on attention triton, before it ran on attention flashmla",)
 
 
 def test_a_server_that_does_not_say_what_computes_leaves_the_contract_alone(scripted: ScriptedServer) -> None:
@@ -223,18 +206,29 @@ def test_restarts_make_servers_the_replicates(
         from pytest_decodegate.metric import Metric
         from pytest_decodegate.measure.window import Load
 
-        @pytest.mark.perf(tolerance="90%")
-        def test_tpot(perf, server):
-            perf.measure_tpot(Metric.of("tpot", "serving"), server, Load(1, 8, 4, 5))
+        def load_of(requests):
+            return Load(1, 8, 4, requests)
+
+        @pytest.mark.perf(metric="tpot[n={requests}]", stand_in="tpot[n={requests}]", tolerance="90%", load=load_of)
+        @pytest.mark.parametrize("requests", [5, 6])
+        def test_tpot(perf, server, requests):
+            perf.measure_tpot(Metric.of(f"tpot[n={requests}]", "serving"), server, load_of(requests))
     """)
     run = ("-v", "-m", "perf", "--perf-server-restarts=3")
     servers = pytester.runpytest_inprocess(*run, "--perf-record")
-    servers.assert_outcomes(passed=1)
-    servers.stdout.fnmatch_lines(["tpot *NO_BASELINE, recorded *3 x server"])
-    assert len(started) == 3
+    servers.assert_outcomes(passed=2)
+    servers.stdout.fnmatch_lines(
+        [
+            "perf: tpot[[]n=5[]], tpot[[]n=6[]]: on the same 3 starts of the server",
+            "tpot[[]n=5[]] *NO_BASELINE, recorded *3 x server",
+            "tpot[[]n=6[]] *NO_BASELINE, recorded *3 x server",
+        ]
+    )
+    assert len(started) == 3, "each start serves both"
     (path,) = (pytester.path / "baselines").glob("*/*.json")
-    (session,) = load(path).metrics["tpot"].sessions
-    assert (session.level, len(session.replicates), session.telemetry["server_starts"]) == ("server", 3, 3)
+    stored = load(path).metrics
+    for (session,) in (stored["tpot[n=5]"].sessions, stored["tpot[n=6]"].sessions):
+        assert (session.level, len(session.replicates), session.telemetry["server_starts"]) == ("server", 3, 3)
 
     windows = pytester.runpytest_inprocess("-v", "-m", "perf", "--perf-replicates=2")
-    windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now", "tpot *2 x window"])
+    windows.stdout.fnmatch_lines(["*- level: 'server' in the baseline, 'window' now", "tpot[[]n=5[]] *2 x window"])

@@ -65,12 +65,11 @@ def joined(parts: Sequence[Taken]) -> Taken:
 
     That their contracts agree is not taken for granted: where they differ, a rule is broken.
     """
-    first, *others = parts
-    changed = sorted({name for part in others for name in _changed(first.contract, part.contract)})
+    first = parts[0]
     broken = [reason for part in parts for reason in part.broken]
-    if changed:
-        names = ", ".join(changed)
-        broken.append(Finding(f"replicates of one stack differ in {names}", Cause.UNSTEADY, names))
+    if changed := _changed([part.contract for part in parts]):
+        said = ", ".join(map(_in_words, changed, changed.values()))
+        broken.append(Finding(f"replicates of one stack differ in {said}", Cause.UNSTEADY, ", ".join(changed)))
 
     return Taken(
         first.level,
@@ -83,6 +82,16 @@ def joined(parts: Sequence[Taken]) -> Taken:
     )
 
 
-def _changed(known: Mapping[str, Json], now: Mapping[str, Json]) -> list[str]:
-    """Fields that differ; one that is missing on a side could not be read there."""
-    return [name for name in known.keys() & now.keys() if known[name] != now[name]]
+def _changed(contracts: Sequence[Mapping[str, Json]]) -> dict[str, list[Json]]:
+    """What each field was that differs, by its name; one that is missing in a part could not be read there."""
+    names = sorted({name for contract in contracts for name in contract})
+    seen = {name: [contract[name] for contract in contracts if name in contract] for name in names}
+    return {name: values for name, values in seen.items() if any(value != values[0] for value in values)}
+
+
+def _in_words(name: str, values: Sequence[Json]) -> str:
+    """A field that differs, with what it was where that is short enough to be read."""
+    if not all(isinstance(value, str | int) for value in values):
+        return name
+
+    return f"{name}: {', then '.join(dict.fromkeys(map(str, values)))}"

@@ -1,4 +1,4 @@
-"""Replicates from a server: windows of a closed loop, on one server start or each on a start of its own."""
+"""Replicates from a server: windows of a closed loop on one start of it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ _BACKENDS = {
 class WindowSource:
     """A Source of TPOT in seconds: one sample per request, one replicate per window.
 
-    restart: starts the server afresh, for a replicate per start (level "server"). Without it all windows are of one
-    start: what a restart would change they cannot see, and their level, "window", says so. warm_up_seconds: longest
-    wait for a token before the first window of a start. wrong: how the server's answers are wrong, or None; nothing is
+    What a restart of the server would change they cannot see, and their level, "window", says so. warm_up_seconds:
+    longest wait for a token before the first window. wrong: how the server's answers are wrong, or None; nothing is
     timed if they are.
     """
 
@@ -52,7 +51,6 @@ class WindowSource:
         *,
         watch: Callable[[], AbstractContextManager[Watch]],
         progress: Progress,
-        restart: Callable[[], Server] | None = None,
         wrong: str | None = None,
         warm_up_seconds: float = WARM_UP_SECONDS,
     ) -> None:
@@ -60,22 +58,17 @@ class WindowSource:
         self._load = load
         self._watch = watch
         self._progress = progress
-        self._restart = restart
         self._warm_up_seconds = warm_up_seconds
         self._windows: list[Window] = []
         self._telemetry: list[Json] = []
         self._watched_notes: list[Finding] = []
         self._ran: Mapping[str, Json] = {}
-        self._starts = 0
-        self.level: Level = "server" if restart else "window"
+        self.level: Level = "window"
         self._wrong = wrong
         self._replicates: list[Replicate] = []
         self._broken: list[Finding] = []
-        self._use(server)
-
-    def _use(self, server: Server) -> None:
         self._server = server
-        self._loop = ClosedLoop(server, self._load)
+        self._loop = ClosedLoop(server, load)
         self._is_warm = False
 
     def _contract(self) -> dict[str, Json]:
@@ -98,7 +91,7 @@ class WindowSource:
         """What the server says it runs, what the watch saw, and what the client itself costs."""
         return {
             "server": dict(self._ran),
-            "server_starts": self._starts,
+            "server_starts": int(self._is_warm),
             "telemetry": list(self._telemetry),
             "client_floor": floor if isinstance(floor, str) else asdict(floor),
         }
@@ -106,7 +99,7 @@ class WindowSource:
     def take(self, count: int) -> Taken:
         """Run `count` more windows; a window that could time no request is a broken rule and no replicate."""
         if not self._wrong:
-            windows = [window for share in self._shares(count) for window in self._watched(share)]
+            windows = self._watched(count)
             floor = _floor(self._load.concurrency)
             self._replicates.extend(
                 Replicate(window.tpot_s, _facts(window, floor)) for window in windows if window.tpot_s
@@ -142,19 +135,12 @@ class WindowSource:
             *self._watched_notes,
         )
 
-    def _shares(self, count: int) -> Sequence[int]:
-        """Windows of each server start."""
-        return [1] * count if self._restart else [count]
-
     def _watched(self, count: int) -> list[Window]:
-        """Windows on one server, warm and watched; a start is not watched, since it is not measured."""
-        if self._restart and self._windows:
-            self._use(self._restart())
+        """Windows on a warm server, watched; warming up is not, since it is not measured."""
         if not self._is_warm:
             self._progress.tick(f"{self._name}: warming up")
             self._loop.warm_up(self._warm_up_seconds, self._say_warming_up)
             self._is_warm = True
-            self._starts += 1
 
         with self._watch() as watch:
             windows = [self._window() for _ in range(count)]
@@ -171,9 +157,10 @@ class WindowSource:
         self._progress.tick(f"{self._name}: warming up, {waited} (--perf-warmup-timeout)")
 
     def _note_what_runs(self, ran: Mapping[str, Json]) -> None:
+        """One that is attached may be another between two windows."""
         before, now = _backend(self._ran), _backend(ran)
         if before and before != now:
-            other = f"server start {self._starts} runs on {now or 'unknown backends'}, the first on {before}"
+            other = f"the server runs on {now or 'unknown backends'}, before it ran on {before}"
             self._broken.append(Finding(other, Cause.UNSTEADY, now))
 
         self._ran = self._ran or ran

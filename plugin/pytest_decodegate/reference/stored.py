@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .canary import Canary
     from .loaded import ProvenanceReader
     from .recorder import Recorder
+    from .restarts import Restarts
 
 NOT_STORED: Final = Finding(
     "not stored: worse by more than its own band, and as a baseline of these cards it would hide that for good; if it "
@@ -46,6 +47,7 @@ class StoredReference:
 
     leftovers: notes on who held memory before the run, for every verdict. metrics: how many are weighed together.
     budget: of the run, for metrics that are still open. material: says what a judgement means for the decode step.
+    restarts: of the server, where it is to be started again and again.
     """
 
     settings: Settings
@@ -60,6 +62,7 @@ class StoredReference:
     budget: TimeBudget
     progress: Progress
     material: Callable[[Judgement], Judgement]
+    restarts: Restarts | None
     _measured: list[Measured] = field(default_factory=list)
     _answered: list[str] = field(default_factory=list)
 
@@ -83,10 +86,7 @@ class StoredReference:
 
     def measure_tpot(self, work: ServerWork) -> Judged:
         """See Reference: windows on the server, or on a start for each with --perf-server-restarts."""
-        restart = self.servers.fresh if self.settings.server_restarts else None
-        wrong = self.canary.problem(work.server)
-        source = self.sources.windows(work.metric.name, work.server, work.load, restart=restart, wrong=wrong)
-        windows = KeptWindows(source)
+        windows = KeptWindows(self._windows(work))
         judged = self._judged(work.metric, windows, lambda: self.provenances.of(work.server))
         beside = (
             self._judged(metric, SameWindows(windows, quantity), lambda: self.provenances.of(work.server))
@@ -95,6 +95,13 @@ class StoredReference:
         judged = replace(judged, beside=tuple(beside))
         self._measured.extend(Measured(each.judgement.metric.name, 0) for each in (judged, *judged.beside))
         return judged
+
+    def _windows(self, work: ServerWork) -> Source:
+        wrong = self.canary.problem(work.server)
+        if self.restarts is None or wrong:
+            return self.sources.windows(work.metric.name, work.server, work.load, wrong=wrong)
+
+        return self.restarts.source(work.metric.name, work.server, work.load)
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """See Reference."""

@@ -39,15 +39,8 @@ def _skip(what_is_done: str) -> NoReturn:
     pytest.skip(f"with --perf-base {what_is_done}")
 
 
-def gone(server: Server) -> ServerError | None:
-    """Why a server is not there any more; None while it is, and of an attached one, which is for others to stop."""
-    try:
-        if server.process is not None:
-            server.process.check("between two metrics")
-    except ServerError as error:
-        return error
-
-    return None
+def _ended(server: Server) -> ServerError | None:
+    return server.ended()
 
 
 class TwoStacks:
@@ -128,7 +121,7 @@ class TwoStacks:
     def _running_already(self, attached: AttachedServers) -> Servers:
         notes = attached.notes(self._contrasts.of_what_serves)
         sources = self._sources
-        return Servers(attached.server, sources.windows, sources.answers, gone, level="window", notes=notes)
+        return Servers(attached.server, sources.windows, sources.answers, _ended, level="window", notes=notes)
 
     def _launched(self) -> Servers:
         stacks = dict(zip(SIDES, self._contrasts.stacks, strict=True))
@@ -142,7 +135,7 @@ class TwoStacks:
             both, notes = self._both(self._beside), self._beside.notes
 
         sources, loaded = self._sources, self._contrasts.loaded
-        return Servers(fresh, sources.windows, sources.answers, gone, both, loaded=loaded, notes=notes)
+        return Servers(fresh, sources.windows, sources.answers, _ended, both, loaded=loaded, notes=notes)
 
     def _both(self, beside: ServersBeside) -> Callable[[bool], Mapping[SideName, Server]]:
         def start(swapped: bool) -> Mapping[SideName, Server]:

@@ -47,19 +47,8 @@ class Sources:
             deadline=self._deadline,
         )
 
-    def windows(
-        self,
-        name: str,
-        server: Server,
-        load: Load,
-        *,
-        restart: Callable[[], Server] | None = None,
-        wrong: str | None = None,
-    ) -> WindowSource:
-        """Replicates of the metric `name` from windows on `server`; with `restart` each on a start of its own.
-
-        wrong: how the server's answers are wrong, or None.
-        """
+    def windows(self, name: str, server: Server, load: Load, *, wrong: str | None = None) -> WindowSource:
+        """Replicates of the metric `name` from windows on `server`; wrong: how its answers are wrong, or None."""
         from ..measure.window_source import WindowSource
 
         watch = self._hardware.watch_attached if server.attached else self._hardware.watch
@@ -69,7 +58,6 @@ class Sources:
             load,
             watch=watch,
             progress=self._progress,
-            restart=restart,
             wrong=wrong,
             warm_up_seconds=self._settings.warm_up_seconds,
         )

@@ -97,6 +97,16 @@ class Server:
         """Whether its start had to compile what the next one finds done."""
         return any(cache["state"] == "cold" for cache in self.compile_caches.values())
 
+    def ended(self) -> ServerError | None:
+        """Why it is not there any more; None while it is, and for an attached one, which is for others to stop."""
+        try:
+            if self.process is not None:
+                self.process.check("between two metrics")
+        except ServerError as error:
+            return error
+
+        return None
+
     def stack(self) -> dict[str, Json]:
         """What an attached server says of its software and its settings, for the provenance.
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ..reference.loaded import ProvenanceReader
     from ..reference.protocol import Reference
     from ..reference.recorder import Recorder
+    from ..reference.restarts import Restarts
     from ..report.content import RunFacts
     from ..report.terminal import Summary
     from ..resources.gangs import Gangs
@@ -252,20 +253,24 @@ class PerfSession:
         missing = [*([str(lost)] if lost else []), *self._withheld()]
         if settings.base is not None:
             pairs = f"{plan}, each on both stacks in {settings.replicates} pairs and more while a verdict is open"
-            return [*missing, pairs, *self._on_servers()]
+            return [*missing, pairs, *self._on_servers(items)]
 
         cores = self._cores.since_start() if not self.hardware.has_gpu else None
         expected = [*forecast(plan, self.recorder, self._expected), *self._time_for_open_metrics()]
         slower = [f"slowed down on purpose: {slowdown}" for slowdown in settings.stack.slowdowns]
-        return [*missing, *slower, *expected, *in_the_way(self._leftovers(), cores)]
+        return [*missing, *slower, *expected, *self._on_servers(items), *in_the_way(self._leftovers(), cores)]
 
-    def _on_servers(self) -> list[str]:
-        """That one start serves several metrics, where servers are to be started."""
-        loads = [] if self.settings.attached else list(self._loads())
+    def _on_servers(self, items: Sequence[pytest.Item]) -> list[str]:
+        """That one start serves several metrics of `items`, where servers are to be started."""
+        settings = self.settings
+        loads = [] if settings.attached else list(self._loads_of(items))
         if len(loads) < 2:
             return []
+        if settings.base is None:
+            restarts = settings.server_restarts
+            return [f"{named(loads)}: on the same {restarts} starts of the server"] if restarts else []
 
-        minutes = self.settings.budget_seconds / 60
+        minutes = settings.budget_seconds / 60
         return [f"{named(loads)}: on the same servers, for at most {minutes:.3g} min (--perf-budget)"]
 
     @property
@@ -276,9 +281,12 @@ class PerfSession:
 
     def _loads(self) -> dict[str, Load]:
         """Under which load this run will measure servers, by metric."""
+        return self._loads_of(self.items)
+
+    def _loads_of(self, items: Sequence[pytest.Item]) -> dict[str, Load]:
         from .forecast import loads_of
 
-        return loads_of(self.items, stand_in=self._has_stand_in)
+        return loads_of(items, stand_in=self._has_stand_in)
 
     def _time_for_open_metrics(self) -> list[str]:
         """How much longer a run may take than its first looks, unless nothing is judged."""
@@ -321,7 +329,16 @@ class PerfSession:
             budget=TimeBudget(self.settings.budget_seconds),
             progress=self.progress,
             material=self._material,
+            restarts=self._restarts(),
         )
+
+    def _restarts(self) -> Restarts | None:
+        if not self.settings.server_restarts:
+            return None
+
+        from ..reference.restarts import Restarts
+
+        return Restarts(self.servers.fresh, self.sources.windows, self._loads, self.progress.say)
 
     def _material(self, judgement: Judgement) -> Judgement:
         """What a judgement means for the decode step, as far as the stored baselines tell of that."""

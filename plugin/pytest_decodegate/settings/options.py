@@ -111,8 +111,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-server-restarts",
         metavar="N",
-        help="Start the server N times for each TPOT, one window a start, so that the interval covers restarts too "
-        "(default: all windows on one start)",
+        help="Start the server N times, so that the interval covers restarts too: each start serves all TPOT metrics, "
+        "one window of each (default: all windows on one start)",
     )
     group.addoption(
         "--perf-quality-prompts",
