@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
@@ -258,6 +259,21 @@ def test_no_band_is_advised_that_gates_nothing(tolerance: float, more: int | Non
     lines = advice(open_metric(Settlement(more, sessions, tolerance)))
     assert any("would have passed, if you accept that loss" in line for line in lines) == (tolerance <= WIDEST_BAND)
     assert lines
+
+
+@pytest.mark.parametrize(
+    ("fields", "advised"),
+    [
+        ([("level", "server", "window")], "measure it as it was recorded, with --perf-server-restarts; *"),
+        ([("level", "window", "server")], "measure it as it was recorded, without --perf-server-restarts; *"),
+        ([("level", "server", "window"), ("contract.model", "a", "b")], "the name now stands for another measurement*"),
+        ([("level", "gang", "window")], "the name now stands for another measurement*"),
+    ],
+)
+def test_a_baseline_of_starts_asks_for_starts(fields: list[tuple[str, str, str]], advised: str) -> None:
+    another = tuple(Difference(*field, declarable=False) for field in fields)
+    (line,) = advice(Judgement(CPU, Verdict.CONFOUNDED, Basis("window", 5), another=another))
+    assert fnmatch(line, advised)
 
 
 def test_restarts_of_a_server_are_what_makes_more_of_them() -> None:

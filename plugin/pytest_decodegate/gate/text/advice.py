@@ -85,8 +85,21 @@ def _beside_baseline(judgement: Judgement) -> Iterator[str]:
         yield f"if that is the change under test, declare it: `pytest -m perf --perf-change {names}`"
     if fixed := [each.field for each in judgement.undeclared if not each.declarable]:
         yield f"{', '.join(fixed)} cannot be declared: set it back, or record this host as it is: {_RECORD_ALL}"
-    if judgement.another:
+    if starts := _as_recorded(judgement.another):
+        yield f"measure it as it was recorded, {starts} --perf-server-restarts; or record it anew: {_RECORD_ALL}"
+    elif judgement.another:
         yield f"the name now stands for another measurement: record it again with {_RECORD_ALL}, or rename it"
+
+
+def _as_recorded(another: Sequence[Difference]) -> str:
+    """Whether starts of a server are to be asked for, where that is all that differs; "" where more does."""
+    match another:
+        case [Difference(field="level", base="server", new="window")]:
+            return "with"
+        case [Difference(field="level", base="window", new="server")]:
+            return "without"
+        case _:
+            return ""
 
 
 def _beside_stack(judgement: Judgement) -> Iterator[str]:
