@@ -21,7 +21,7 @@ from pytest_decodegate.measure.source import Taken
 from pytest_decodegate.measure.window import Load
 from pytest_decodegate.metric import Json, Level, Metric, Replicate
 from pytest_decodegate.reference.protocol import Interrupted
-from pytest_decodegate.reference.servers_in_turn import LEAST_PAIRS, Budget, Servers, ServersInTurn
+from pytest_decodegate.reference.servers_in_turn import EARLY_PAIRS, LEAST_PAIRS, Budget, Servers, ServersInTurn
 
 ONE, EIGHT = (Metric.of(f"tpot[c={streams}]", "serving") for streams in (1, 8))
 LOADS = {metric.name: Load(streams, 4, 4, 8) for metric, streams in ((ONE, 1), (EIGHT, 8))}
@@ -404,6 +404,31 @@ def test_more_pairs_are_asked_for_by_what_ended_them() -> None:
 def test_a_slowdown_that_two_pairs_show_stands() -> None:
     judgement = Host(scatter=0.0, slower=1.05).judgement(budget_minutes=5)
     assert (judgement.verdict, judgement.basis.replicates) == (Verdict.REGRESSED, 2)
+
+
+@pytest.mark.parametrize(("slower", "pairs"), [(1.05, 3), (1.1, 3), (1.25, 2), (17.0, 2)])
+def test_a_slowdown_beyond_doubt_needs_no_third_pair(slower: float, pairs: int) -> None:
+    host = Host(scatter=0.0, slower=slower)
+    in_turn = host.in_turn(LOADS)
+    judgements = [in_turn.judgement(metric, LOADS[metric.name]) for metric in (ONE, EIGHT)]
+    assert {judgement.verdict for judgement in judgements} == {Verdict.REGRESSED}
+    assert [judgement.basis.replicates for judgement in judgements] == [pairs, pairs]
+    assert len(host.starts) == 2 * pairs
+
+
+def test_windows_cost_little_and_a_gain_is_never_beyond_doubt() -> None:
+    faster = Host(scatter=0.0, slower=1 / 17).judgement()
+    assert (faster.verdict, faster.basis.replicates) == (Verdict.IMPROVED, 3)
+    host = Host(scatter=0.0, slower=17.0, first=6)
+    windows = host.judgement(servers=replace(host.servers(), level="window"))
+    assert windows.basis.replicates == 6
+
+
+def test_among_many_metrics_a_slowdown_must_be_larger_to_be_beyond_doubt() -> None:
+    host = Host(scatter=0.0, slower=1.25)
+    budget = Budget(LEAST_PAIRS, 24, 60_000, metrics=100)
+    in_turn = ServersInTurn(host.servers(), NOTHING, budget, ALONE, host.said.append)
+    assert in_turn.judgement(ONE, LOADS[ONE.name]).basis.replicates > EARLY_PAIRS
 
 
 def test_each_stack_is_asked_once_and_before_it_is_timed() -> None:

@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 LEAST_PAIRS = 3
 """Before a GO: with two, t has one degree of freedom, and its quantile is 12.7."""
 
+EARLY_PAIRS = 2
+EARLY_LEVEL = 0.001
+"""A slowdown that so few pairs of starts show at this level, of all metrics together, needs no more: a start may take
+45 minutes. By the noise of other hosts that is one of 20 % and more.
+
+So strict a look beside the planned ones leaves their levels as they are (Haybittle, Br. J. Radiol. 44, 1971; Peto et
+al., Br. J. Cancer 34, 1976).
+"""
+
 _PAIRED = {"server": "server starts", "window": "windows"}
 
 _AFTER_COMPILING = 0.5
@@ -216,7 +225,7 @@ class ServersInTurn:
         spent_s = self._spent_s
         self._look_ahead(measured)
         for look in self._looks:
-            while measured.pairs < look and self._may_go_on(measured):
+            while measured.pairs < look and not self._is_gross(metric) and self._may_go_on(measured):
                 self._pair()
             if measured.failure:
                 raise measured.failure
@@ -227,6 +236,16 @@ class ServersInTurn:
 
         notes = self._account(judgement, self._spent_s - spent_s)
         return self._priced(replace(judgement, notes=(*notes, *judgement.notes)))
+
+    def _is_gross(self, metric: Metric) -> bool:
+        """Whether the first pairs show a slowdown beyond doubt."""
+        if self._servers.level == "window" or self._of[metric.name].pairs != EARLY_PAIRS:
+            return False
+
+        judgement = self._judged(metric)
+        p_worse = judgement.numbers.p_worse
+        is_shown = p_worse is not None and p_worse * self._budget.metrics <= EARLY_LEVEL
+        return judgement.verdict is Verdict.REGRESSED and is_shown
 
     def _cut_short(self, metric: Metric) -> Judgement:
         """What whole pairs say where a run ended between two looks: shown, and proof of nothing."""
