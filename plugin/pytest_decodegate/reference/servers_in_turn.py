@@ -332,13 +332,15 @@ class ServersInTurn:
             self._say(f"pair {self._pairs + 1}, base and candidate: {', '.join(said)}")
 
     def _beside_each_other(self, order: Sequence[SideName], names: Sequence[str]) -> None:
-        """All answers, then window after window, begun by each side in turn."""
+        """All answers, a rehearsal on both, then window after window, begun by each side in turn."""
         servers = {side: server for side in SIDES if (server := self._take_first(side))}
         if len(servers) < len(SIDES):
             servers = {**self._both()}
 
         for side in order:
             self._answers.ask(side, servers[side])
+        for side in order:
+            self._rehearse(side, servers[side], names)
 
         for turn, name in enumerate(names):
             for side in order if turn % 2 == 0 else order[::-1]:
@@ -389,8 +391,25 @@ class ServersInTurn:
     def _visit(self, side: SideName, server: Server, names: Sequence[str]) -> None:
         """All that is asked of one server in its life."""
         self._answers.ask(side, server)
+        self._rehearse(side, server, names)
         for name in names:
             self._window(side, server, name)
+
+    def _rehearse(self, side: SideName, server: Server, names: Sequence[str]) -> None:
+        """A window on a server that was started, which does not count: its first seconds are not what it serves at.
+
+        On an H200 each step of the first window took 0.31 ms more, of 4.4 as of 7.4, where the server had come up ten
+        seconds and more after its neighbour; that of a server which had answered before did not.
+        """
+        if self._servers.level == "window":
+            return
+
+        for name in names[:1]:
+            self._window(side, server, name)
+            window = self._of[name].current.pop(side, None)
+            if window and window.replicates:
+                value = format_value(window.replicates[-1].value, "s")
+                self._say(f"{side}: {name} {value} in a first window, which does not count")
 
     def _window(self, side: SideName, server: Server, name: str) -> None:
         """A window for one metric; its failure is that metric's alone, unless the server hangs.
