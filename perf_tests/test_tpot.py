@@ -44,9 +44,12 @@ def measure_stand_in(perf: Perf, server: Server, concurrency: int) -> None:
 
 
 @pytest.mark.perf(metric="tpot[c={concurrency}]", load=serving_load)
-@pytest.mark.parametrize("concurrency", [1, 8], ids="c={}".format)
+@pytest.mark.parametrize("concurrency", [8, 1], ids="c={}".format)
 def test_tpot(perf: Perf, server: Server, concurrency: int) -> None:
-    """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency."""
+    """Time per token after the first arrival, per request: greedy, fresh random prompts, at a fixed concurrency.
+
+    One stream comes last: on H200s its steps took 7 % more in the first seconds of a server, up to forty.
+    """
     measure(perf, server, concurrency)
 
 

@@ -41,11 +41,17 @@ class Host:
     lives: list[Any] = field(default_factory=list)
     windows: list[tuple[int, str]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    rehearsed: list[tuple[int, str]] = field(default_factory=list)
     loads: dict[str, Load] = field(default_factory=lambda: dict(LOADS))
 
     def fresh(self) -> Any:
         self.lives.append(Life(len(self.lives) + 1))
         return self.lives[-1]
+
+    def rehearse(self, name: str, server: Any, load: Load) -> None:
+        assert load == LOADS.get(name, load)
+        if server.number not in [life for life, _ in self.rehearsed]:
+            self.rehearsed.append((server.number, name))
 
     def source(self, name: str, server: Any, load: Load) -> Any:
         host = self
@@ -77,7 +83,7 @@ class Host:
         return Taken("window", (Replicate((life.number / 1000,)),), contract, facts)
 
     def restarts(self) -> Restarts:
-        return Restarts(self.fresh, self.source, lambda: self.loads, self.said.append)
+        return Restarts(self.fresh, self.rehearse, self.source, lambda: self.loads, self.said.append)
 
 
 def values(taken: Taken) -> list[float]:
@@ -94,6 +100,7 @@ def test_three_starts_are_three_for_all_metrics_of_a_run() -> None:
     assert {each.level for each in taken} == {"server"}
     reports = [{"life": 1}, {"life": 2}, {"life": 3}]
     assert taken[0].facts == {"server_starts": 3, "telemetry": reports}
+    assert host.rehearsed == [(life, ONE) for life in (1, 2, 3)], "the first window of a life does not count"
     assert host.said[1] == "start 2 of the server: tpot[c=1] 2.00 ms, tpot[c=8] 2.00 ms, tpot[c=64] 2.00 ms"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scripted import TOKENS, ScriptedServer, answer, event, streaming
@@ -19,6 +20,7 @@ from pytest_decodegate.measure.window_source import WindowSource
 from pytest_decodegate.metric import Json
 from pytest_decodegate.reference.loaded import ProvenanceReader
 from pytest_decodegate.resources.server import ServerUnderTest
+from pytest_decodegate.resources.sources import Sources
 from pytest_decodegate.serving.server import attach
 from pytest_decodegate.workloads.versions import CLIENT_CLOCK, CLOCKS, WORKLOADS
 
@@ -60,6 +62,26 @@ def test_windows_of_one_start_are_warmed_up_once(scripted: ScriptedServer) -> No
     assert set(WATCHED) <= set(windows.taken.notes)
     assert windows.taken.facts["server_starts"] == 1
     assert len(scripted.prompts) == 1 + 3 * (1 + LOAD.requests)
+
+
+def test_a_server_that_was_started_rehearses_once_and_an_attached_one_never(scripted: ScriptedServer) -> None:
+    def watch() -> AbstractContextManager[Any]:
+        return nullcontext(SimpleNamespace(report=lambda: SimpleNamespace(invalid=(), facts={}, notes=(), grown=())))
+
+    hardware, progress = (SimpleNamespace(watch=watch, watch_attached=watch), SimpleNamespace(tick=lambda text: None))
+    settings = SimpleNamespace(warm_up_seconds=9.0)
+    sources = Sources(*cast("Any", (hardware, progress, lambda: 9.0, settings)))
+    attached = attach(scripted.url)
+    sources.rehearse("tpot", attached, LOAD)
+    assert scripted.prompts == []
+    process: Any = SimpleNamespace(log=lambda *_: "", log_size=lambda: 0)
+    ours = replace(attached, process=process)
+    for requests in (LOAD.requests, 5):
+        sources.rehearse("tpot", ours, replace(LOAD, requests=requests))
+
+    assert len(scripted.prompts) == 1 + 1 + LOAD.requests, "it is warmed up, streams begin, and a window follows"
+    sources.rehearse("tpot", replace(ours), LOAD)
+    assert len(scripted.prompts) == 2 * (1 + 1 + LOAD.requests), "another start"
 
 
 def test_a_server_that_answers_wrongly_is_not_timed(scripted: ScriptedServer) -> None:

@@ -45,19 +45,21 @@ class _Windows:
 class Restarts:
     """Starts of one server, shared by the metrics of a run.
 
-    fresh: stops the server that runs and starts another. windows: a source of windows on a server, for a metric by its
-    name. loads: under which servers are measured in this run, by metric; one that is not among these is measured alone.
-    say: shows a line.
+    fresh: stops the server that runs and starts another. rehearse: has a server serve a window that does not count,
+    unless it has before. windows: a source of windows on a server, for a metric by its name. loads: under which servers
+    are measured in this run, by metric; one that is not among these is measured alone. say: shows a line.
     """
 
     def __init__(
         self,
         fresh: Callable[[], Server],
+        rehearse: Callable[[str, Server, Load], None],
         windows: Callable[[str, Server, Load], Source],
         loads: Callable[[], Mapping[str, Load]],
         say: Callable[[str], None],
     ) -> None:
         self._fresh = fresh
+        self._rehearse = rehearse
         self._windows = windows
         self._loads = loads
         self._say = say
@@ -123,6 +125,7 @@ class Restarts:
         windows = self._of[name]
         windows.newest = server
         try:
+            self._rehearse(name, server, windows.load)
             taken = self._windows(name, server, windows.load).take(1)
         except ServerHung:
             raise

@@ -98,10 +98,13 @@ class StoredReference:
 
     def _windows(self, work: ServerWork) -> Source:
         wrong = self.canary.problem(work.server)
-        if self.restarts is None or wrong:
-            return self.sources.windows(work.metric.name, work.server, work.load, wrong=wrong)
+        name, server, load = work.metric.name, work.server, work.load
+        if self.restarts and not wrong:
+            return self.restarts.source(name, server, load)
+        if not wrong:
+            self.sources.rehearse(name, server, load)
 
-        return self.restarts.source(work.metric.name, work.server, work.load)
+        return self.sources.windows(name, server, load, wrong=wrong)
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """See Reference."""

@@ -29,6 +29,7 @@ class Sources:
         self._progress = progress
         self._deadline = deadline
         self._settings = settings
+        self._rehearsed: Server | None = None
 
     def gangs(
         self, name: str, bench: Bench, workload: Callable[..., Any], params: Mapping[str, Any], plan: Plan
@@ -61,6 +62,14 @@ class Sources:
             wrong=wrong,
             warm_up_seconds=self._settings.warm_up_seconds,
         )
+
+    def rehearse(self, name: str, server: Server, load: Load) -> None:
+        """A window on a server that was started, the first of its life, which does not count; see ServersInTurn."""
+        if server.attached or server is self._rehearsed:
+            return
+
+        self._rehearsed = server
+        self.windows(name, server, load).take(1)
 
     def sweep(self, name: str, server: Server, load: Load, *, most: int, wrong: str | None) -> SweepSource:
         """Replicates of the throughput where the plateau of `server` begins, of at most `most` streams."""

@@ -338,7 +338,7 @@ class PerfSession:
 
         from ..reference.restarts import Restarts
 
-        return Restarts(self.servers.fresh, self.sources.windows, self._loads, self.progress.say)
+        return Restarts(self.servers.fresh, self.sources.rehearse, self.sources.windows, self._loads, self.progress.say)
 
     def _material(self, judgement: Judgement) -> Judgement:
         """What a judgement means for the decode step, as far as the stored baselines tell of that."""

@@ -41,7 +41,8 @@ WORKLOADS: Mapping[str, int] = {
     "projection": 2,  # 2: x takes turns on several places, weights on eight copies at least, large ones apart
     "routing": 2,  # 2: the data of topk have scores apart and a bias that decides
     # 2: streams begin spread over the time of one answer, and a window when they have; the rank-slice's fixed weights
-    "serving": 2,
+    # 3: the first window after a start does not count
+    "serving": 3,
     "answers": 1,
 }
 """By name of those whose buffers and calls are built by the same code."""
