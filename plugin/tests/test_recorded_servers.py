@@ -7,12 +7,14 @@ candidate made longer by 5 %, and with --enforce-eager. On another card 0.25.1 a
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 from recorded_upgrades import RECORDED
 
 from pytest_decodegate.gate.decision import Answer, decide_all
+from pytest_decodegate.gate.evidence.turns import first_was_slower
 from pytest_decodegate.gate.pairs import Contrast, Side, judge_pairs
 from pytest_decodegate.gate.result import Result
 from pytest_decodegate.gate.verdict import Judgement, Verdict
@@ -110,3 +112,7 @@ def test_whoever_was_measured_first_after_a_start_was_slower() -> None:
     assert changes[0] == pytest.approx(-0.013, abs=0.001)
     assert changes[1:] == [pytest.approx(sign * 0.068, abs=0.006) for sign in (-1, 1, -1, 1)]
     assert max(abs(candidate / base - 1) for base, candidate in pairs(eight)) < 0.012
+    logs = [[math.log(candidate / base) for base, candidate in pairs(row)] for row in (one, eight)]
+    candidate_first = [True, False, True, False, True]
+    assert first_was_slower(logs[0], candidate_first) == pytest.approx(0.056, abs=0.001)
+    assert first_was_slower(logs[1], [not first for first in candidate_first]) is None

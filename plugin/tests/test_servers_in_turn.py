@@ -219,6 +219,27 @@ def test_the_first_window_after_a_start_does_not_count(beside: bool) -> None:
     assert host.order[: len(alone)] == alone if not beside else host.order[:2] == both
 
 
+@pytest.mark.parametrize(("slower", "said"), [(1.12, "12.0 % slower"), (0.9, "10.0 % faster"), (1.001, "")])
+def test_who_was_measured_first_is_told_where_that_is_what_scatters(slower: float, said: str) -> None:
+    host = Host(scatter=0.0001, most=6)
+
+    def window(name: str, server: Any, load: Load) -> Fake:
+        before = len(host.windows)
+        given = host.window(name, server, load)
+        if len(host.windows) == before or before % 2:
+            return given  # a rehearsal, or the second of its pair
+
+        (replicate,) = given.taken.replicates
+        return Fake(replace(given.taken, replicates=(Replicate((replicate.value * slower,)),)))
+
+    judgement = host.judgement(servers=replace(host.servers(), window=window, both=host.both))
+    told = (
+        f"whichever side was measured first in a pair was {said}: that part of the scatter is no matter of the stacks"
+    )
+    assert [note for note in judgement.notes if "measured first" in note] == ([told] if said else [])
+    assert judgement.verdict is (Verdict.INCONCLUSIVE if said else Verdict.PASS)
+
+
 def test_servers_that_ran_before_need_no_rehearsal() -> None:
     host = Host(first=6, rehearses=False)
     host.judgement(servers=replace(host.servers(), level="window"))

@@ -6,6 +6,7 @@ seconds.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from ..cause import Cause, Finding
 from ..errors import ServerHung
 from ..gate.confirming import is_open
 from ..gate.evidence.starts import Start, start_of, starts_in_turn
+from ..gate.evidence.turns import first_was_slower
 from ..gate.pairs import Contrast, foreseen_half_width, judge_pairs
 from ..gate.stats.looks import planned_looks
 from ..gate.stats.recorded import NoiseClass
@@ -99,13 +101,15 @@ class Budget:
 class _Measured:
     """What was taken for one metric, of both sides. closed: it came to its judgement. failure: what ended it.
 
-    current: of the pair that is being measured. alone: what the base gave in a pair that the candidate did not end.
+    current: of the pair that is being measured. first: the side that began each whole one. alone: what the base gave in
+    a pair that the candidate did not end.
     """
 
     load: Load
     level: Literal["server", "window"]
     taken: dict[SideName, Taken] = field(init=False)
     current: dict[SideName, Taken] = field(default_factory=dict)
+    first: list[SideName] = field(default_factory=list)
     alone: tuple[Replicate, ...] = ()
     closed: bool = False
     failure: StackFailed | None = None
@@ -128,6 +132,7 @@ class _Measured:
         said = ""
         if len(self.current) == len(SIDES):
             self.taken = {side: joined([self.taken[side], self.current[side]]) for side in SIDES}
+            self.first.append(next(iter(self.current)))
             said = _in_words(self.current["base"], self.current["candidate"])
         elif base := self.current.get("base"):
             self.alone = base.replicates
@@ -266,6 +271,8 @@ class ServersInTurn:
 
         yield from self._servers.notes
         yield from starts_in_turn(self._starts)
+        if judgement.verdict is Verdict.INCONCLUSIVE:
+            yield from _of_turns(self._of[judgement.name], judgement.metric.tolerance)
 
     def _priced(self, judgement: Judgement) -> Judgement:
         """With how long it takes to settle it, where the budget has no time for the next pair."""
@@ -496,6 +503,21 @@ def _in_words(base: Taken, candidate: Taken) -> str:
 
     before, after = (taken.replicates[-1].value for taken in (base, candidate))
     return f"{format_value(before, 's')} and {format_value(after, 's')} ({format_percent(after / before - 1)})"
+
+
+def _of_turns(measured: _Measured, tolerance: float) -> Iterator[Finding]:
+    """That scatter is a matter of who was measured first, where it is one that counts beside the band."""
+    base, candidate = (measured.taken[side].replicates for side in SIDES)
+    if len(base) != len(measured.first) or len(candidate) != len(measured.first):
+        return  # a window gave nothing
+
+    differences = [math.log(new.value / old.value) for old, new in zip(base, candidate, strict=True)]
+    slower = first_was_slower(differences, [side == "candidate" for side in measured.first])
+    if slower is not None and abs(slower) > tolerance / 2:
+        yield Finding(
+            f"whichever side was measured first in a pair was {format_percent(abs(slower), signed=False)} "
+            f"{'slower' if slower > 0 else 'faster'}: that part of the scatter is no matter of the stacks"
+        )
 
 
 def _proven(judgement: Judgement) -> Judgement:
