@@ -28,6 +28,14 @@ def test_waves_add_up_to_one_side() -> None:
     assert (measurement.facts, taken.notes) == ({"gpu": 1}, ("warm", "hot"))
 
 
+def test_what_watches_saw_of_earlier_waves_is_not_forgotten() -> None:
+    """A core that others used while the first wave was measured breaks a rule as well."""
+    waves = [wave(1.0, facts={"telemetry": [{"cpu": number}], "gpu": number}) for number in (1, 2)]
+    seen = {"telemetry": [{"cpu": 1}, {"cpu": 2}], "gpu": 2}
+    assert joined(waves).facts == joined([joined(waves[:1]), waves[1]]).facts == seen
+    assert joined([*waves, wave(3.0)]).facts == {"telemetry": seen["telemetry"]}
+
+
 def test_waves_that_ran_something_else_are_no_one_stack() -> None:
     marlin, humming = ({"kernels": {name: 1}, "mode": "graph"} for name in ("marlin", "humming"))
     taken = joined([wave(1.0, contract=marlin), wave(2.0, contract=humming)])

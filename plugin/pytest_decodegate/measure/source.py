@@ -63,7 +63,8 @@ class Progress(Protocol):
 def joined(parts: Sequence[Taken]) -> Taken:
     """What several sources of one stack and metric gave, as one; `parts` in the order they were taken, at least one.
 
-    That their contracts agree is not taken for granted: where they differ, a rule is broken.
+    That their contracts agree is not taken for granted: where they differ, a rule is broken. Facts are those of the
+    last, but what watches saw, which may break a rule, is that of all.
     """
     first = parts[0]
     broken = [reason for part in parts for reason in part.broken]
@@ -75,11 +76,21 @@ def joined(parts: Sequence[Taken]) -> Taken:
         first.level,
         tuple(replicate for part in parts for replicate in part.replicates),
         next((part.contract for part in parts if part.contract), {}),
-        parts[-1].facts,
+        _facts(parts),
         next((part.wrong for part in parts if part.wrong), None),
         tuple(broken),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
+
+
+def _facts(parts: Sequence[Taken]) -> Mapping[str, Json]:
+    looks = [look for part in parts for look in _looks(part.facts)]
+    return {**parts[-1].facts, **({"telemetry": looks} if looks else {})}
+
+
+def _looks(facts: Mapping[str, Json]) -> Sequence[Json]:
+    looks = facts.get("telemetry")
+    return looks if isinstance(looks, list) else ()
 
 
 def _changed(contracts: Sequence[Mapping[str, Json]]) -> dict[str, list[Json]]:

@@ -16,7 +16,7 @@ from ..measure.source import Taken, joined
 if TYPE_CHECKING:
     from ..measure.source import Source
     from ..measure.window import Load
-    from ..metric import Json, Level
+    from ..metric import Level
     from ..serving.server import Server
 
 
@@ -38,8 +38,7 @@ class _Windows:
         """What the first `starts` of them gave, as replicates of servers."""
         parts = self.parts[:starts]
         taken = joined([Taken("server"), *parts])
-        reports = [report for part in parts for report in _telemetry(part)]
-        return replace(taken, facts={**taken.facts, "server_starts": len(parts), "telemetry": reports})
+        return replace(taken, facts={**taken.facts, "server_starts": len(parts)})
 
 
 class Restarts:
@@ -152,8 +151,3 @@ class _OnStarts:
         """See Source."""
         self._used += count
         return self._restarts.taken(self._name, self._used)
-
-
-def _telemetry(part: Taken) -> Sequence[Json]:
-    reports = part.facts.get("telemetry")
-    return reports if isinstance(reports, list) else ()
