@@ -80,7 +80,7 @@ def test_tpot_of_all_layers(perf: Perf) -> None:
 
     All in one test: a server starts in minutes, and this way there are two starts.
     """
-    measured: dict[int, dict[int, Result]] = {1: {}, 8: {}}
+    measured: dict[int, dict[int, Result]] = {8: {}, 1: {}}
     for layers in perf.slice_depths:
         for concurrency, at_depth in measured.items():
             metric = Metric.of(f"tpot[c={concurrency},layers={layers}]", "serving")

@@ -97,18 +97,23 @@ class StoredReference:
         return judged
 
     def _windows(self, work: ServerWork) -> Source:
-        wrong = self.canary.problem(work.server)
         name, server, load = work.metric.name, work.server, work.load
-        if self.restarts and not wrong:
+        if self.restarts and not self.canary.problem(server):
             return self.restarts.source(name, server, load)
-        if not wrong:
-            self.sources.rehearse(name, server, load)
 
-        return self.sources.windows(name, server, load, wrong=wrong)
+        return self.sources.windows(name, server, load, wrong=self._checked(work))
+
+    def _checked(self, work: ServerWork) -> str | None:
+        """How the answers of a server are wrong; None where they are not, and it has rehearsed."""
+        wrong = self.canary.problem(work.server)
+        if not wrong:
+            self.sources.rehearse(work.metric.name, work.server, work.load)
+
+        return wrong
 
     def measure_plateau(self, work: ServerWork, most: int) -> Judged:
         """See Reference."""
-        wrong = self.canary.problem(work.server)
+        wrong = self._checked(work)
         source = self.sources.sweep(work.metric.name, work.server, work.load, most=most, wrong=wrong)
         judged = self._judged(work.metric, source, lambda: self.provenances.of(work.server))
         self._measured.append(Measured(work.metric.name, 0))
