@@ -119,6 +119,15 @@ def test_a_metric_sees_as_many_starts_as_it_asked_for_and_fresh_ones_when_it_ask
     assert (5, MANY) in host.windows
 
 
+def test_a_test_that_runs_again_sees_other_starts() -> None:
+    host = Host()
+    restarts, running = host.restarts(), host.fresh()
+    assert values(restarts.source(ONE, running, LOADS[ONE]).take(2)) == [0.001, 0.002]
+    assert values(restarts.source(ONE, host.lives[-1], LOADS[ONE]).take(2)) == [0.003, 0.004]
+    eight = restarts.source(EIGHT, host.lives[-1], LOADS[EIGHT])
+    assert values(eight.take(4)) == [0.001, 0.002, 0.003, 0.004]
+
+
 def test_a_metric_that_no_test_declared_is_measured_alone() -> None:
     host = Host()
     restarts, running = host.restarts(), host.fresh()
@@ -139,6 +148,7 @@ def test_a_failure_is_that_of_its_metric_and_a_server_that_lives_serves_the_othe
 
     assert len(restarts.source(MANY, running, LOADS[MANY]).take(2).replicates) == 2
     assert host.windows == [(1, ONE), (1, EIGHT), (1, MANY), (2, ONE), (2, MANY)]
+    assert values(restarts.source(EIGHT, host.lives[-1], LOADS[EIGHT]).take(1)) == [0.003], "of a test that runs again"
 
 
 def test_a_server_that_a_metric_ended_is_asked_nothing_more() -> None:

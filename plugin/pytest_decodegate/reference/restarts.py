@@ -70,10 +70,13 @@ class Restarts:
     def source(self, name: str, server: Server, load: Load) -> Source:
         """Replicates of the metric `name`, a start each: those that served earlier metrics, then `server`, then others.
 
-        Metrics that were asked for before it are over: no start measures them again.
+        Metrics that were asked for before it are over: no start measures them again. One that was itself asked for
+        before, by a test that runs again, is measured anew.
         """
         self._server = server
-        self._of.setdefault(name, _Windows(load))
+        if name not in self._of or name in self._over:
+            self._of[name] = _Windows(load, newest=server if name in self._of else None)
+
         return _OnStarts(self, name)
 
     def taken(self, name: str, starts: int) -> Taken:
@@ -81,10 +84,11 @@ class Restarts:
         windows = self._of[name]
         while len(windows.parts) < starts and windows.goes_on:
             self._start(name)
+
+        self._over.append(name)
         if windows.failure:
             raise windows.failure
 
-        self._over.append(name)
         return windows.of_first(starts)
 
     def _start(self, asked: str) -> None:
