@@ -156,6 +156,17 @@ def test_a_depth_may_be_chosen(start: home.ServerLaunch, started: list[ServerOpt
     assert "8 layers" in str(started[0].model.facts["model"])
 
 
+def test_invented_models_report_no_usage_and_the_users_own_as_they_like(
+    start: home.ServerLaunch, started: list[ServerOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
+    chosen = replace(start, environment={**start.environment, "VLLM_NO_USAGE_STATS": "0"})
+    home.launch_own(start, gpus=1, memory_gib=96, pins={})
+    home.launch_own(chosen, gpus=0, memory_gib=0, pins={})
+    home.launch_users(start, ["kimi"], {})
+    assert [options.environment.get("VLLM_NO_USAGE_STATS") for options in started] == ["1", "0", None]
+
+
 def test_gpus_serve_the_slice_and_none_the_tiny_model(start: home.ServerLaunch, started: list[ServerOptions]) -> None:
     home.launch_own(start, gpus=2, memory_gib=24, pins={})
     home.launch_own(start, gpus=0, memory_gib=0, pins={})
